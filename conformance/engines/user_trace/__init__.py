@@ -1,1 +1,1 @@
-"""The engines of `conformance check`: they run a function of a user's file."""
+"""The engines of `conformance check`, which run a function of a user's file."""

@@ -1,7 +1,7 @@
-"""Everything that transformers computes for a prompt by itself: what a value can be mistaken for.
+"""All values that transformers computes for a prompt by itself.
 
-A value read in the wrong place is nearly always another one of the same forward. In float32 it
-is recognised by its numbers.
+A value read in the wrong place is nearly always another value of the same forward; in float32 its
+numbers identify it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from conformance.engines.tree import follow
 from conformance.engines.user_trace.sequences import ENTRY, entering
 from conformance.records import Site
 
-#: Bytes kept of all prompts together.
+#: The most bytes kept for all prompts together.
 BYTES = 192 << 20
 
-#: Where a key has the sequence's number.
+#: The placeholder in a key for the sequence's number.
 _SEQUENCE = "#"
 
-#: How far a row of a stream is from what it is without a write, of its length, where one wrote.
+#: The relative distance of a stream's row from the clean run above which a write is assumed.
 _WRITTEN = 1e-3
 
 
 def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By `clean|site` the stream after each layer, and by `value|sequence/step|module|role` what
-    each module is given and gives, of every sequence, with nothing written. Equal sequences are
+    """Return the values of every sequence without writes: `clean|site` is the stream after each
+    layer, `value|sequence/step|module|role` what each module takes and returns. Equal sequences are
     computed once, under the first one's number.
 
-    Of sequences in which the trace wrote, the same of its own run: by `natural|site` the streams
-    as each layer gave them, by `written|…` the modules. Before the first layer and after each one
-    the stream goes on as the trace left it, so that all that follows is what the trace's forward
-    computed.
+    For a sequence in which the trace wrote, also return the values of the edited run:
+    `natural|site` is the stream as each layer returned it, `written|…` the modules'. Before the
+    first layer and after each layer, the stream is replaced by the one the trace left, so that
+    everything after it is what the trace's forward computed.
 
-    What was generated is computed along its own tokens, and of its modules only a layer's own
-    branches are kept.
+    Generated tokens are computed in the same forward. For their steps, only the direct children of
+    a layer are kept.
     """
     found: dict[str, Tensor] = {}
     sequences = _tokens(seen)
@@ -72,7 +72,7 @@ def _add(found: dict[str, Tensor], values: Mapping[str, Tensor], sequence: int) 
 def _streams(
     seen: Mapping[str, Tensor], sequence: int, steps: list[list[int]]
 ) -> dict[int, Tensor]:
-    """What the trace left after each layer, [tokens of all steps, width]."""
+    """Return the stream that the trace left after each layer, [tokens of all steps, width]."""
     found = _joined(seen, "stream", sequence, steps)
     return {layer: rows for layer, rows in found.items() if layer is not None}
 
@@ -80,7 +80,7 @@ def _streams(
 def _joined(
     seen: Mapping[str, Tensor], name: str, sequence: int, steps: list[list[int]]
 ) -> dict[int | None, Tensor]:
-    """What was seen under a name at all steps of a sequence, by layer, [tokens of these, width]."""
+    """Return what was seen under `name` in all steps of a sequence, by layer, [tokens, width]."""
     rows: dict[int | None, dict[int, Tensor]] = {}
     for key, value in seen.items():
         site = Site.parse(key)
@@ -96,8 +96,8 @@ def _joined(
 def _wrote(
     seen: Mapping[str, Tensor], clean: Mapping[str, Tensor], sequence: int, alike: int
 ) -> bool:
-    """Did the trace leave another stream after a layer of this sequence than there is without
-    its writes? `alike` is the number under which the latter was computed.
+    """Return whether the trace changed the stream after a layer of this sequence. The clean stream
+    was computed under the number `alike`.
     """
     for name, left in seen.items():
         site = Site.parse(name)
@@ -112,7 +112,7 @@ def _wrote(
 
 
 def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
-    """The ids of each sequence, step by step as far as they were kept."""
+    """Return the ids of each sequence by step, for the steps that were kept."""
     found: dict[int, dict[int, list[int]]] = {}
     for name, ids in seen.items():
         site = Site.parse(name)
@@ -127,8 +127,8 @@ def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
 
 @dataclass
 class _Notes:
-    """What hooks note of one forward over all tokens of a sequence. With `left` the stream goes on
-    so after each of these layers, with `entry` before the first: [tokens, width].
+    """What hooks record in one forward over all tokens of a sequence. `left` [tokens, width]
+    replaces the stream after each of these layers, `entry` the stream before the first.
     """
 
     path: str
@@ -174,7 +174,7 @@ def _forward(
     left: Mapping[int, Tensor] | None = None,
     entry: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """One forward over all tokens. Keys have a place for the sequence's number."""
+    """Return what one forward over all tokens computes. Keys hold a placeholder for the number."""
     ids = torch.tensor([id_ for step in steps for id_ in step])
     layers = {layer: index for index, layer in enumerate(follow(module, path))}
     notes = _Notes(path, _parts(steps), layers, left, entry)
@@ -195,13 +195,13 @@ def _forward(
 
 
 def _parts(steps: list[list[int]]) -> list[slice]:
-    """Which rows of all tokens are each step's."""
+    """Return the slice of all tokens that belongs to each step."""
     ends = list(accumulate(map(len, steps)))
     return [slice(end - len(step), end) for step, end in zip(steps, ends, strict=True)]
 
 
 def _rows(value: Any, count: int) -> Tensor | None:
-    """What a module is given, or gives, of one prompt of `count` tokens: [tokens, width]."""
+    """Return [tokens, width] of a module's input or output for one prompt of `count` tokens."""
     value = value[0] if isinstance(value, (tuple, list)) and value else value
     fits = isinstance(value, Tensor) and value.ndim == 3 and value.shape[:2] == (1, count)
     return value[0].detach().cpu() if fits and value.is_floating_point() else None
@@ -210,8 +210,8 @@ def _rows(value: Any, count: int) -> Tensor | None:
 def _given(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Any, rows: Tensor | None
 ) -> Any:
-    """What a layer is given, with these rows [tokens, width] in the stream's place; None to leave
-    it, as where they do not fit.
+    """Return a layer's arguments with `rows` [tokens, width] as the stream, or None to keep them,
+    also if the shapes differ.
     """
     if rows is None or not isinstance(stream, Tensor) or stream.shape != (1, *rows.shape):
         return None
@@ -221,7 +221,7 @@ def _given(
 
 
 def _going_on(output: Any, stream: Tensor | None) -> Any:
-    """A layer's output with this stream [tokens, width] in it; None to leave it."""
+    """Return a layer's output with this stream [tokens, width] in it, or None to keep it."""
     if stream is None:
         return None
     if isinstance(output, tuple):

@@ -1,8 +1,8 @@
-"""A user's function on transformers: the truth in float32, and the honest ways around it.
+"""A user's function on transformers: the float32 reference and the baseline runs around it.
 
-The same code runs in float32 (eager attention: the truth) and, in float32 and in bf16, with
-other attention, other orders of addition and other roundings: how far those are apart is how
-far an engine may be.
+The reference is float32 with eager attention. The baseline runs, in float32 and in bf16, use other
+attention implementations, orders of addition and roundings. Their spread is how far an engine may
+be off.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, event_log
 
-#: What transformers' layers return: a batch of rows, or a tuple that begins with it.
+#: The layouts of transformers' layers: a batch of rows, or a tuple that begins with one.
 BATCHED = ("batched", "tuple_batched")
 
 
 class CheckedHF:
-    """Both precisions of one model, and the user's function on each way through them."""
+    """One model in both precisions, running the user's function in each baseline run."""
 
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
         self.job = job
@@ -55,8 +55,8 @@ class CheckedHF:
             engine.lm.probe = Probe(exact, noise)
 
     def _streams(self, engine: HFEngine) -> tuple[Tensor, ...]:
-        """The stream of the probe prompt after each layer, computed as the truth is; settles the
-        layout by its form.
+        """Return the probe prompt's stream after each layer, computed as in the reference; set the
+        layout by the form of the outputs.
         """
         with computing(engine.model._module, TRUTH):
             outputs = engine._outputs(len(self.layers))
@@ -79,16 +79,16 @@ class CheckedHF:
         return replace(found, layout=layout, reason="", status=Status.OK, identity=identity)
 
     def ways(self) -> tuple[Way, ...]:
-        """Those that this model has; without sdpa the same with eager attention."""
+        """Return the baseline runs of this model; without sdpa, the others with eager attention."""
         if self.sdpa:
             return WAYS
         return tuple(replace(way, attention="eager") for way in WAYS if way.name != "sdpa")
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        """Of the probe its streams. Of a user's file, by `precision:way|site`, what the function
-        returned; as `layers|site` what the layers computed in the truth, and as `clean|site` the
-        same without what the trace wrote, with all else that could be mistaken for a value, in its
-        own forward and in one without what it wrote.
+        """Return the probe's streams or, for a user's file, these by prefix. `precision:way|site`
+        is what the function returned, `layers|site` what the layers computed in the reference.
+        `clean|site` and the other keys of `catalogue.everything` are what a value can be mistaken
+        for.
         """
         if scenario.name == PROBING.name:
             return self._probe()
@@ -118,8 +118,8 @@ class CheckedHF:
     def _honest(
         self, engine: HFEngine, way: Way, case: Case, names: KeysView[str]
     ) -> dict[str, Tensor]:
-        """The function's values on a way. Where another attention does not give what the
-        function reads (its probabilities) the way has the truth's.
+        """Return the function's values in a baseline run. If its attention does not give what the
+        function reads (probabilities), use the reference's attention.
         """
         if way.attention != TRUTH.attention:
             with suppress(Exception), computing(engine.model._module, way):
@@ -134,14 +134,14 @@ class CheckedHF:
     ) -> dict[str, Tensor]:
         adapter = case.options["function"] == "trace"
         event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
-        # A user's own generation ends where the model ends it; the adapter's does nowhere.
+        # A user's own generation ends at the model's end token; the adapter's never does.
         engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model
         return user_file.call(self.functions.of(case), model, case.prompts, called)
 
     def still_well(self) -> bool:
-        """After a function that failed: is the probe prompt's stream what it was when the model
-        was loaded, to the bit, and is no memory kept?
+        """Return whether, after a function failed, the probe prompt's stream is bitwise unchanged
+        and no memory was kept.
         """
         kept = user_file.resident() - self.resident
         return kept < user_file.KEPT_BYTES and self.unchanged()
@@ -155,7 +155,7 @@ class CheckedHF:
         )
 
     def _probe(self) -> dict[str, Tensor]:
-        """As the reference writes it: the truth's streams and one honest run's."""
+        """Return the streams as the reference engine writes them, with one baseline run."""
         names = {Precision.FLOAT32: "truth", Precision.BF16: "eager"}
         return {
             f"{names[precision]}|{Site('stream', layer=layer)}": rows
@@ -171,10 +171,10 @@ class CheckedHF:
 
 
 def own_end(job: Job) -> Any:
-    """The ids at which the checkpoint itself ends a generation."""
+    """Return the ids at which the checkpoint itself ends a generation."""
     try:
         return GenerationConfig.from_pretrained(job.checkpoint).eos_token_id
-    except OSError:  # it has no settings for generations
+    except OSError:  # the checkpoint has no generation settings
         return None
 
 

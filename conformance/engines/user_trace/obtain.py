@@ -1,4 +1,4 @@
-"""Has a model's checkpoint made where its family is not known beforehand: one of a hub."""
+"""Builds the checkpoint of a model from a hub, whose family is not declared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.records import Job
 
 
 def open_engine(job: Job) -> BuiltCheckpoint:
-    """As the builder does; the family is what the model's own config says."""
+    """Build the checkpoint as the builder does, with the family from the model's own config."""
     model = job.model
     if not model.architecture:
         [source] = model.sources

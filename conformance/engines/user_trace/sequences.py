@@ -1,8 +1,8 @@
-"""What an engine's layers computed while a user's trace ran, sequence by sequence.
+"""What an engine's layers compute while a user's trace runs, by sequence.
 
-Plain torch hooks see it after all that the trace wrote. A sequence is one prompt with what
-was generated after it; its steps are forwards. Both engines name them alike, so that the first
-layer in which they part can be found: `ids`, `entry`, which is what the first layer is given, and
+Plain torch hooks observe it after everything that the trace writes. A sequence is one prompt with
+the tokens generated after it; its steps are forwards. Both engines use the same names, so that the
+first layer whose output differs can be found: `ids`, `entry` (what the first layer takes) and
 `stream` after each layer.
 """
 
@@ -25,27 +25,27 @@ from conformance.engines.vllm.inside.worker_rpc import identity
 from conformance.records import Site
 from conformance.residual_stream import LAYOUTS
 
-#: Steps of a sequence that are kept, and bytes of one engine altogether.
+#: The most steps kept of a sequence, and bytes kept of one engine.
 STEPS = 16
 BYTES = 256 << 20
 
-#: The site of what the first layer is given: the embeddings, as the trace left them.
+#: The site of what the first layer takes: the embeddings, as the trace left them.
 ENTRY = "entry"
 
-#: Rows of the running forward: which sequence and step each slice belongs to.
+#: The slices of the running forward's rows, with the sequence and step of each.
 Rows = list[tuple[int, int, slice]]
 
 
 @dataclass
 class Seen:
-    """Values by site; `prompt` is the sequence's number, in the order in which they began."""
+    """Values by site; `prompt` is the sequence's number, in order of first appearance."""
 
     values: dict[str, Tensor] = field(default_factory=dict)
     rows: Rows = field(default_factory=list)
     size: int = 0
 
     def note(self, name: str, rows: Tensor, layer: int | None = None) -> None:
-        """Keep these rows [all tokens of the forward, …] apart by sequence."""
+        """Keep these rows [all tokens of the forward, …], split by sequence."""
         for sequence, step, part in self.rows:
             value = rows[part].detach()
             self.size += value.numel() * value.element_size()
@@ -55,8 +55,8 @@ class Seen:
 
 
 def entering(args: Any, kwargs: Mapping[str, Any], ndim: int) -> Tensor | None:
-    """Of what a first layer is given the residual stream: its first tensor of numbers that has so
-    many axes.
+    """Return the residual stream in a first layer's arguments: the first floating-point tensor with
+    `ndim` axes.
     """
     every = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
     return next((one for one in every if one.is_floating_point() and one.ndim == ndim), None)
@@ -64,12 +64,12 @@ def entering(args: Any, kwargs: Mapping[str, Any], ndim: int) -> Tensor | None:
 
 @dataclass
 class _Batches:
-    """What hooks note of transformers' forwards, each a batch of padded rows."""
+    """What hooks record of transformers' forwards, each a batch of padded rows."""
 
     seen: Seen = field(default_factory=Seen)
     begun: int = 0
     steps: int = 0
-    #: Of the running forward, which of the rows are tokens of a prompt; None where it has no ids.
+    #: Which rows of the running forward are tokens of a prompt; None if it has no ids.
     own: Tensor | None = None
 
     def begin(self, _: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class _Batches:
 
 @contextmanager
 def on_transformers(module: Module, layers: Mapping[int, Module]) -> Iterator[Seen]:
-    """Every sequence that transformers computes in the block."""
+    """Record every sequence that transformers computes inside the with block."""
     batches = _Batches()
     handles = [module.register_forward_pre_hook(batches.begin, with_kwargs=True)]
     for index, layer in layers.items():
@@ -123,7 +123,7 @@ def on_transformers(module: Module, layers: Mapping[int, Module]) -> Iterator[Se
 
 
 def begin_on_vllm(worker: Any, path: str, layout: str) -> None:
-    """In a worker of vLLM: note what its layers compute from now on."""
+    """Record what the layers of a vLLM worker compute from now on."""
     runner = worker.model_runner
     model = runner.get_model()
     seen = Seen()
@@ -149,7 +149,7 @@ def begin_on_vllm(worker: Any, path: str, layout: str) -> None:
 
     def after(index: int) -> Callable[..., None]:
         def hook(_: Module, args: Any, output: Any) -> None:
-            # What a write has left unreadable is left out here, and found elsewhere.
+            # A stream that a write made unreadable is skipped here and found elsewhere.
             with suppress(Exception):
                 seen.note("stream", LAYOUTS[layout].read(output), index)
 
@@ -165,7 +165,7 @@ def begin_on_vllm(worker: Any, path: str, layout: str) -> None:
 
 
 def end_on_vllm(worker: Any) -> bytes:
-    """What was seen since, packed. The hooks are gone."""
+    """Remove the hooks and return what they recorded, packed."""
     seen, handles = worker.sequences_seen
     for handle in handles:
         handle.remove()
@@ -173,7 +173,7 @@ def end_on_vllm(worker: Any) -> bytes:
 
 
 def unpacked(answers: list[bytes]) -> dict[str, Tensor]:
-    """What all processes of an engine saw."""
+    """Return what all processes of an engine recorded."""
     found: dict[str, Tensor] = {}
     for answer in answers:
         found |= from_bytes(answer)

@@ -1,4 +1,4 @@
-"""A user's file in a worker: imported, called, and its values taken apart."""
+"""A user's file in a worker: importing it, calling it, and splitting its values by site."""
 
 from __future__ import annotations
 
@@ -25,38 +25,37 @@ from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines.structure import dense_copy
 from conformance.records import Case, Job, Site
 
-#: What the traces that run at a time may take of the memory that is free when they begin. Others
-#: on the machine take some meanwhile.
+#: The share of the free memory that all traces running at once may use when they begin. Other
+#: processes on the machine may take some meanwhile.
 MEMORY_SHARE = 0.5
 
-#: And at most so much: what allocates without end fills it within half a minute, and so is told
-#: from what only takes long.
+#: An upper bound in bytes: an endless allocation fills it within half a minute, so it is not
+#: mistaken for a slow trace.
 MEMORY_BYTES = 16 << 30
 
-#: What a function that failed may have left in a process: an engine that holds more is started
-#: anew.
+#: The bytes that a failed function may leave in a process. An engine that holds more is restarted.
 KEPT_BYTES = 512 << 20
 
-#: Seconds that a file may take to be imported.
+#: The time limit, in seconds, for importing a file.
 IMPORT_SECONDS = 60
 
-#: Of torch's own generator on every side: no number that people seed theirs with, so that a
-#: generator which one side forgets shows.
+#: The seed of torch's global generator on every side. Nobody uses this number as a seed, so a
+#: generator that one side ignores shows.
 SEED = 1_618_033_988
 
 Function = Callable[..., Any]
 
-#: A value with the way to it and its site.
+#: A path as Python has it, the site, and the value there.
 _Part = tuple[str, Site, Any]
 
 
 class BadValue(Exception):
-    """The function returned something that cannot be compared: what, in words."""
+    """The function returned something that cannot be compared; the message says what."""
 
 
 @contextmanager
 def bounded_memory(job: Job) -> Iterator[None]:
-    """Let an allocation without end fail in the block, before the machine is out of memory."""
+    """Make an endless allocation in the block fail before the machine runs out of memory."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     bound_memory(room_for(job))
     try:
@@ -66,7 +65,7 @@ def bounded_memory(job: Job) -> Iterator[None]:
 
 
 def room_for(job: Job) -> int:
-    """Bytes that a process of this engine may take for the user's own."""
+    """Return the bytes that a process of this engine may use for the user's code."""
     given = int(job.settings.get("memory", 0))
     share = float(job.settings.get("memory_share", 1.0))
     free = MEMORY_SHARE * psutil.virtual_memory().available
@@ -74,12 +73,12 @@ def room_for(job: Job) -> int:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def bound_memory(room: int) -> None:
-    """Let this process take so many bytes more than it has."""
+    """Limit this process to `room` bytes more than it has."""
     limit = psutil.Process().memory_info().vms + room
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -87,8 +86,8 @@ def bound_memory(room: int) -> None:
 
 
 class Functions:
-    """The functions of the cases. A job's files are imported before its engine starts, whose
-    processes are forked from this one; a version that comes later is imported when it is run.
+    """The functions of the cases. The files of a job are imported before its engine starts, since
+    the engine's processes are forked from this one. A later version is imported when it runs.
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
@@ -98,7 +97,7 @@ class Functions:
                 self._found[case.key] = _imported(case)
 
     def of(self, case: Case) -> Function:
-        """The case's function. Raises what importing its file raised."""
+        """Return the case's function. Raises what importing its file raised."""
         if case.key not in self._found:
             self._found[case.key] = _imported(case)
         found = self._found[case.key]
@@ -112,14 +111,14 @@ def _imported(case: Case) -> Function | Exception:
         with _within(IMPORT_SECONDS):
             module = _module(Path(case.options["file"]), Path(case.options["original"]))
         function: Function = getattr(module, case.options["function"])
-    except Exception as error:  # noqa: BLE001 - the user's own code, and one case's concern
+    except Exception as error:  # noqa: BLE001 - the user's own code; concerns one case only
         return error
     return function
 
 
 @contextmanager
 def _within(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError in a block of Python that takes longer."""
+    """Raise TimeoutError if Python code in the with block takes longer."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"the file takes more than {seconds} s to be imported")
@@ -134,7 +133,7 @@ def _within(seconds: int) -> Iterator[None]:
 
 
 def _module(path: Path, original: Path) -> ModuleType:
-    """Import a file, under the folder and the `__file__` of the original one."""
+    """Import a file with the folder and `__file__` of the original."""
     name = path.stem if path.stem not in sys.modules else f"checked_{len(sys.modules)}_{path.stem}"
     if str(original.parent) not in sys.path:
         sys.path.insert(0, str(original.parent))
@@ -145,7 +144,7 @@ def _module(path: Path, original: Path) -> ModuleType:
     module.__file__ = str(original)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    # As of a script that is run: other processes of an engine cannot import it by this name.
+    # As for a script: the engine's other processes cannot import the module by this name.
     cloudpickle.register_pickle_by_value(module)
     return module
 
@@ -153,9 +152,9 @@ def _module(path: Path, original: Path) -> ModuleType:
 def call(
     function: Function, model: Any, prompts: Sequence[str], called: dict[str, str] | None = None
 ) -> dict[str, Tensor]:
-    """What the function returns, by site. A parameter `prompt` means a call for each prompt,
-    `prompts` one call with all of them. Random numbers are the same in every call. `called` gets
-    how each value is reached in what is returned.
+    """Return the function's values by site. A parameter `prompt` means one call per prompt,
+    `prompts` one call with all of them. Every call gets the same random numbers. `called` receives
+    the path to each value in what the function returned.
     """
     names = list(inspect.signature(function).parameters)[1:2]
     found: dict[str, Tensor] = {}
@@ -174,8 +173,8 @@ def _seeded(function: Function, *arguments: Any) -> Any:
 
 
 def _flat(values: Any, prompt: int, called: dict[str, str]) -> dict[str, Tensor]:
-    """A list is one entry a step, a dict with integer keys one a layer; any other nesting
-    becomes part of the name.
+    """Return the values by site. A list has one entry per step, a dict with integer keys one per
+    layer; other nesting becomes part of the name.
     """
     if not isinstance(values, Mapping):
         raise BadValue(f"the function returned {_kind(values)}, not a mapping of names to values")
@@ -190,7 +189,7 @@ def _flat(values: Any, prompt: int, called: dict[str, str]) -> dict[str, Tensor]
 
 
 def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterator[_Part]:
-    """The values in one, each with the way to it as Python has it, and its site."""
+    """Yield each nested value with its path in Python and its site."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             layered = isinstance(key, int) and key >= 0 and site.layer is None
@@ -211,8 +210,8 @@ def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterato
 
 
 def _is_vector(value: Sequence[Any]) -> bool:
-    """Are these numbers of one kind? A tuple of an integer and others, an id with its probability,
-    is two values: as one of floats the id's size would be all that is judged.
+    """Return whether these are numbers of one kind. A tuple that mixes integers and floats, such as
+    an id and its probability, is two values: as one vector, only the id's size would be judged.
     """
     if not all(isinstance(part, (int, float)) for part in value):
         return False
@@ -237,7 +236,7 @@ def _tensor(value: Any, site: Site) -> Tensor:
 
 
 def slug(name: str) -> str:
-    """The name as a site can have it."""
+    """Return the name as a valid site name."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
 

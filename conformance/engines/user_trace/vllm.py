@@ -20,14 +20,14 @@ from conformance.scenario import Scenario
 
 
 class CheckedVLLM(VLLMEngine):
-    """`trace(lm)` gets the adapter of a scenario, `vllm(model)` nnsight's own model."""
+    """An engine that gives `trace(lm)` a scenario's adapter, `vllm(model)` nnsight's own model."""
 
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
         super().__init__(job)
         self.functions = functions
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        """By site what the function returned, and as `layers|site` what the layers computed."""
+        """Return by site the function's values and, as `layers|site`, what the layers computed."""
         function = self.functions.of(case)
         model = self.lm if case.options["function"] == "trace" else self.model
         self._everywhere(bound_process, user_file.room_for(self.job))
@@ -44,7 +44,7 @@ class CheckedVLLM(VLLMEngine):
         try:
             found = user_file.call(function, model, prompts)
         except Exception:
-            with suppress(Exception):  # the engine may have ended, and the error says why
+            with suppress(Exception):  # the engine may have died; the raised error says why
                 self._everywhere(sequences.end_on_vllm)
             raise
         seen = sequences.unpacked(self._everywhere(sequences.end_on_vllm))
@@ -56,8 +56,8 @@ class CheckedVLLM(VLLMEngine):
         return outputs
 
     def still_well(self) -> bool:
-        """After a trace that failed: is nothing under way, is no memory kept, and is what the
-        engine computes of the probe prompt what it was when it was loaded?
+        """Return whether, after a trace failed, no request is unfinished, no memory was kept, and
+        the engine computes the same on the probe prompt as when it was loaded.
         """
         if self.obstacle or self.model.vllm_entrypoint.llm_engine.has_unfinished_requests():
             return False
@@ -66,30 +66,30 @@ class CheckedVLLM(VLLMEngine):
         return kept < user_file.KEPT_BYTES and same
 
     def _resident(self) -> list[int]:
-        """Bytes in memory of every process of the engine."""
+        """Return the resident memory of every process of the engine, in bytes."""
         return self._everywhere(resident)
 
     def close(self) -> None:
-        """End at once: all that was observed is written, and an orderly shutdown of vLLM takes
-        seconds for which somebody waits. The runner ends the engine's other processes.
+        """Exit at once: all observations are written, and an orderly shutdown of vLLM takes seconds
+        that the user waits for. The runner ends the engine's other processes.
         """
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
     def _everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What this function gives for the worker of every process of the engine."""
+        """Run this function in every worker process of the engine and return the results."""
         engine = self.model.vllm_entrypoint.llm_engine
         return list(engine.collective_rpc(function, args=args))
 
 
 def resident(worker: Any) -> int:
-    """In a process of the engine: its bytes in memory."""
+    """Return the resident memory of an engine's process in bytes."""
     return user_file.resident()
 
 
 def bound_process(worker: Any, room: int) -> None:
-    """In a process of the engine: what a block allocates without end fails there."""
+    """Make an endless allocation by a block fail in an engine's process."""
     user_file.bound_memory(room)
 
 

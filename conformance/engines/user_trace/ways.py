@@ -1,4 +1,4 @@
-"""The honest ways of computing the same under nnsight: attention, order of addition, roundings."""
+"""The baseline runs under nnsight: other attention, order of addition and roundings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.engines.reference.patched_forward import Forwards
 
 @dataclass(frozen=True)
 class Way:
-    """One honest way of computing: its attention, sums in halves, and fewer roundings."""
+    """One baseline run: its attention, sums in halves (`split`), and fewer roundings (`fused`)."""
 
     name: str
     attention: str = "eager"
@@ -35,7 +35,7 @@ WAYS = (
 
 @contextmanager
 def computing(module: Any, way: Way) -> Iterator[None]:
-    """The model computes in this way inside of the block."""
+    """Make the model compute as in this baseline run inside the with block."""
     if module.config._attn_implementation != way.attention:
         module.set_attn_implementation(way.attention)
     with _below_nnsight(other_forwards(module, split=way.split, fused=way.fused)):
@@ -44,11 +44,11 @@ def computing(module: Any, way: Way) -> Iterator[None]:
 
 @contextmanager
 def _below_nnsight(forwards: Forwards) -> Iterator[None]:
-    """Make modules compute by these forwards between the input and the output that nnsight hands
-    to a trace, so that what a trace writes to either goes on.
+    """Make modules compute with these forwards between the input and output that nnsight shows to a
+    trace, so that writes to either take effect.
 
-    A module whose operations a trace reads (`.source`) computes by its own forward, which nnsight
-    then puts in the place of this one.
+    A module whose operations a trace reads (`.source`) keeps its own forward, since nnsight
+    replaces this one with it.
     """
     states = [(child.__dict__[STATE], forward) for child, forward in forwards.items()]
     before = [(state.body, state.sourced, state.compiled) for state, _ in states]
@@ -56,11 +56,11 @@ def _below_nnsight(forwards: Forwards) -> Iterator[None]:
         state.body, state.sourced, state.compiled = _body(forward), False, None
     try:
         yield
-    finally:  # a function that fails in this way is called again in another
+    finally:  # a function that fails in this run is called again in another
         for (state, _), own in zip(states, before, strict=True):
             state.body, state.sourced, state.compiled = own
 
 
 def _body(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """nnsight hands the module to the body of its forward."""
+    """Return a forward that drops the module, which nnsight passes as the first argument."""
     return lambda _, *args, **kwargs: forward(*args, **kwargs)
