@@ -1,7 +1,7 @@
-"""The engines: the only place that imports transformers, nnsight or vLLM.
+"""The engines: the only package that imports transformers, nnsight or vLLM.
 
-`ENGINES` names them; nothing here is imported until a worker opens one, so the
-parent needs none of them installed.
+`ENGINES` lists them. A worker imports the one it opens, so the parent process needs none of them
+installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 
-#: Engines that run programs in the words of another library → the module of each one's adapter.
+#: Engines that run programs written for another library → the adapter module of each.
 LIBRARIES: Mapping[str, str] = {
     "transformer-lens": "conformance.engines.libraries.transformer_lens",
     "nnterp": "conformance.engines.libraries.nnterp",
@@ -37,42 +37,42 @@ ENGINES: Mapping[str, str] = {
     **{name: f"{module}:open_engine" for name, module in LIBRARIES.items()},
 }
 
-#: What takes the requests of those that run on vLLM, in its own words.
+#: The vLLM front end that takes the requests of each engine that runs on vLLM.
 FRONTS: Mapping[str, str] = {
     "vllm": "LLM",
     "vllm-async": "AsyncLLM",
     "vllm-serve": "nnsight-vllm-serve",
 }
 
-#: Environment variables of every worker: read when libraries are imported or start processes.
+#: Environment variables of every worker, read when libraries are imported or start processes.
 ENVIRONMENT = {
-    # The default binding refuses two stages on one memory node of two cores.
+    # The default binding refuses two pipeline stages on one memory node with two cores.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # One thread a worker, and no pool that a fork would lose.
+    # One thread per worker, and no thread pool, which a fork would lose.
     "OMP_NUM_THREADS": "1",
-    # The client and the worker build the same model; only the V1 runner is instrumented.
+    # The client and the worker must build the same model, and only the V1 runner is instrumented.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # All processes of an engine are on one machine, and nobody on another has any business with
-    # them. Else vLLM takes the address that leads out, gloo and NCCL an interface of their choice.
+    # All processes of an engine are on one machine and talk to no other. Without these, vLLM uses
+    # the outward-facing address, and gloo and NCCL choose any interface.
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
-    # Ask for GPUs without opening CUDA's driver, which a forked process could not use: engines
-    # ask before they load vLLM (which sets this, too), and vLLM forks its own processes.
+    # Count GPUs without initializing CUDA, which a forked process could not use: engines count them
+    # before they load vLLM (which sets this too), and vLLM forks its own processes.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
-#: Variables besides, by the option of a backend that wants them set before vLLM is imported: only
-#: then are the places made at which a CUDA graph can be broken. nnsight sets it later, for cores in
-#: a process of their own; ours stays with the client (`docs/gaps/taps_cuda_graphs.py`).
+#: Variables that a backend option needs set before vLLM is imported: only then does vLLM create the
+#: places where a CUDA graph can be broken. nnsight sets this one later, for engine cores in
+#: separate processes; here the core runs in the client (`docs/gaps/taps_cuda_graphs.py`).
 OF_OPTIONS: Mapping[str, Mapping[str, str]] = {"taps": {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}}
 
 
 def environment_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """What the workers of a backend with these options find in their environment."""
+    """Return the environment variables for the workers of a backend with these options."""
     found = dict(ENVIRONMENT)
     for name in options:
         found |= OF_OPTIONS.get(name, {})
@@ -80,11 +80,11 @@ def environment_of(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what is not set yet; a value chosen by the caller stays."""
+    """Set the variables that are not set yet; keep the caller's values."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
     if _has_cpu_build():
-        # Else vLLM's build for CPUs asks the driver of a GPU what is there, whose thread stays.
+        # Without this, vLLM's CPU build queries the GPU driver and leaves a thread running.
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
 
 
@@ -108,16 +108,16 @@ PRELOAD: Mapping[str, str] = {
 }
 
 
-#: There where a machine has an NVIDIA driver.
+#: Exists on machines with an NVIDIA driver.
 DRIVER = Path("/dev/nvidiactl")
 
 
 def preload(engine: str) -> str:
-    """The module a zygote imports once, so that its forked workers need not; "" for none.
+    """Return the module that a zygote imports before it forks workers, or "" for none.
 
-    HF and vLLM never share a process: vLLM's Transformers backend patches transformers'
-    classes. With a GPU, be it hidden, each worker imports for itself: CUDA's driver starts a
-    thread when it is asked for devices, and what it opened cannot be used in a forked process.
+    HF and vLLM never share a process: vLLM's Transformers backend patches transformers' classes. On
+    a machine with a GPU, even a hidden one, each worker does its own imports. Counting devices
+    makes the CUDA driver start a thread, and a forked process cannot use an opened CUDA context.
     """
     import torch
 
@@ -126,45 +126,45 @@ def preload(engine: str) -> str:
 
 
 class Refused(Exception):
-    """The engine, or nnsight, says that it cannot do this: its own words, kept verbatim."""
+    """The engine or nnsight does not support this; holds their message verbatim."""
 
 
 class Unreadable(Exception):
-    """The residual stream's layout could not be settled: what was tried, and how far off."""
+    """The residual stream's layout could not be determined: what was tried, and how far off."""
 
 
 class Engine(Protocol):
-    """What a worker needs of an engine. Opening it is the load.
+    """What a worker needs of an engine. Opening the engine loads the model.
 
-    One that has `still_well()` says with it, after a case that raised, whether it is what it was
-    and may run the next one; any other is closed then. One that has `unchanged()` says with it,
-    after each case of a user's scenario, whether it computes what it did when it was loaded.
+    If a case raises, the worker keeps the engine only if it has `still_well()` and that returns
+    true. If the engine has `unchanged()`, the worker calls it after each case of a user's scenario:
+    it returns whether the engine still computes what it computed when it was loaded.
     """
 
     def group(self) -> Group:
-        """What was really loaded: identity, versions, layout and how it was found."""
+        """Return what was loaded: identity, versions, layout and how it was determined."""
         ...
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
-        """The scenario's observations by `str(Site)`, as torch tensors on the CPU.
+        """Return the scenario's observations by `str(Site)`, as torch tensors on the CPU.
 
-        Raises `Refused` for what cannot be done, `Unreadable` when the stream's
-        layout is not settled; anything else is an error of the trace.
+        Raises `Refused` for what is not supported and `Unreadable` when the stream's layout is
+        unknown. Any other exception is an error of the trace.
         """
         ...
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
-        """The token ids the engine's own tokenizer makes of the case's prompts."""
+        """Return the token ids of the case's prompts by the engine's own tokenizer."""
         ...
 
     def close(self) -> None: ...
 
 
 def load_engine(name: str, job: Job) -> Engine:
-    """The engine of this name, `module:function`, over a job: this is its load."""
+    """Open an engine, given as `module:function`, for a job; this loads the model."""
     from conformance.engines.float32_products import whole_products
 
-    # Before anything of the engine's is imported or started: its processes inherit it.
+    # Must come before the engine imports or starts anything: its processes inherit these settings.
     whole_products(job.precision)
     module, _, function = name.partition(":")
     engine: Engine = getattr(importlib.import_module(module), function)(job)

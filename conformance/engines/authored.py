@@ -1,6 +1,6 @@
-"""Held by `make types`: the engines' classes have what `conformance.authoring` promises.
+"""Static checks for `make types`: the engines' classes match `conformance.authoring`'s protocols.
 
-Never imported. A member that is missing, or has another type, makes mypy complain here.
+Never imported. mypy reports a member that is missing or has another type.
 """
 
 from __future__ import annotations

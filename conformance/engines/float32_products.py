@@ -1,8 +1,8 @@
-"""Float32 that is float32: on CUDA no product of an engine in fewer bits.
+"""True float32 multiplication: on CUDA, no engine may multiply float32 in fewer bits.
 
-An H200's matrix units take float32 as TF32, with ten bits of a fraction, where they are let.
-Libraries are held to float32 by torch's switches; kernels written in Triton, vLLM's attention and
-its experts among them, take TF32 unless Triton is told otherwise before it compiles them.
+An H200's matrix units compute float32 as TF32, with ten fraction bits, where that is allowed.
+torch's switches control the libraries. Triton kernels, such as vLLM's attention and experts, use
+TF32 unless Triton is configured before it compiles them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 
 from conformance.records import Precision
 
-#: Read by the engine's own processes, too, which inherit them.
+#: The engine's own processes inherit and read these too.
 WHOLE = {
     "TRITON_F32_DEFAULT": "ieee",
     "NVIDIA_TF32_OVERRIDE": "0",
@@ -23,12 +23,12 @@ WHOLE = {
 def whole_products(
     precision: Precision, environment: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Let this process and those that it starts multiply float32 as float32, where an engine of
-    `precision` is to be opened in it. In bf16 everything stays as people run it.
+    """Make this process and its children multiply float32 as float32 if `precision` is float32. In
+    bf16, keep the libraries' defaults.
     """
     if precision is not Precision.FLOAT32:
         return
-    import torch  # which an engine in bf16 need not have imported, nor one of the tests
+    import torch  # not at the top: engines in bf16 and some tests do not need torch here
 
     environment.update(WHOLE)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -36,7 +36,7 @@ def whole_products(
 
 
 def products() -> str:
-    """How this process multiplies float32: "ieee", or "tf32" where something may round more."""
+    """Return "ieee" if this process multiplies float32 in full, or "tf32" if it may round more."""
     import torch
 
     exact = all(os.environ.get(name) == value for name, value in WHOLE.items())

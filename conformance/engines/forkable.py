@@ -1,4 +1,4 @@
-"""A process may fork workers only while nothing runs in it but its one thread."""
+"""Imports and checks for processes that fork workers: such a process must have only one thread."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import psutil
 
 
 def import_present(names: Iterable[str]) -> None:
-    """Import these modules, but those that the installed versions have not: workers that are forked
-    afterwards need not.
-    """
+    """Import those of these modules that are installed, so that forked workers need not."""
     for name in names:
         with suppress(ImportError):
             importlib.import_module(name)
 
 
 def require_forkable(package: str) -> None:
-    """Raise RuntimeError when the imports started threads or opened a CUDA context.
+    """Raise RuntimeError if the imports started threads or opened a CUDA context.
 
-    A forked child has only the forking thread: a lock that another one held stays locked in
-    it for ever, and a CUDA context cannot be used in it at all.
+    A forked child has only the forking thread: a lock held by another thread stays locked for ever.
+    A CUDA context cannot be used in a forked child at all.
     """
     import torch
 

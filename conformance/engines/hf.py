@@ -1,4 +1,4 @@
-"""nnsight on transformers."""
+"""The engine that runs nnsight on transformers."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from conformance.records import Case, Group, Job, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
 
-#: transformers' answer to an attention that an architecture has not.
+#: transformers' error for an attention implementation that an architecture does not support.
 NO_SUCH_ATTENTION = "does not support an attention implementation"
 
 
 class Padding:
-    """How many rows of the step are padding, for each prompt of a batch.
+    """Count the padding rows of the current step for each prompt of a batch.
 
-    transformers pads a batch on the left; a scenario must see its own tokens only. The
-    attention mask of the running forward says which rows those are.
+    transformers pads a batch on the left, and a scenario must see only its own tokens. The
+    attention mask of the running forward says which rows are padding.
     """
 
     def __init__(self) -> None:
         self.mask: Tensor | None = None
 
     def watch(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """A forward pre-hook on the whole model."""
+        """Save the attention mask; a forward pre-hook on the whole model."""
         self.mask = kwargs.get("attention_mask")
 
     def of_block(self, rows: int) -> int:
-        """The padding rows in front of the running block's prompt, of so many in this step."""
+        """Return how many of this step's `rows` are padding before the running block's prompt."""
         if self.mask is None or rows == 1:
             return 0
         group = Mediator.current("the rows of a prompt").batch_group
@@ -64,12 +64,12 @@ PADDING = Padding()
 
 
 def without_padding(rows: Tensor) -> Tensor:
-    """The rows of the running block's prompt."""
+    """Return the rows of the running block's prompt, without padding."""
     return rows[PADDING.of_block(len(rows)) :]
 
 
 class PaddedLayer(TracedLayer):
-    """A layer whose rows begin with padding: it is hidden when read, kept when written."""
+    """A layer whose rows begin with padding, which reads leave out and writes preserve."""
 
     def own(self, value: Tensor) -> Tensor:
         return without_padding(value)
@@ -87,8 +87,8 @@ class PaddedLayer(TracedLayer):
 
 
 class NewTokens:
-    """A streamer that passes on what is generated and leaves the prompt out, so that its
-    n-th value is that of the n-th step.
+    """A streamer that skips the prompt and passes on the generated tokens, so that its n-th value
+    is the n-th step's.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -105,7 +105,7 @@ class NewTokens:
 
 
 class HFModel(TracedModel):
-    """`lm` of a scenario on transformers."""
+    """The `lm` object of a scenario on transformers."""
 
     own = staticmethod(without_padding)
 
@@ -121,9 +121,9 @@ class HFModel(TracedModel):
         top_k: int = 0,
         draws: int = 1,
     ) -> Any:
-        """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        a temperature, `draws` of them at once. With `extract` its result has the model's own hidden
-        states.
+        """Return nnsight's tracer of a generation of `steps` tokens: greedy or, with a seed,
+        `draws` sequences sampled at `temperature`. With `extract`, its result includes
+        transformers' own hidden states.
         """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
@@ -135,8 +135,8 @@ class HFModel(TracedModel):
             how |= {"num_return_sequences": draws}
         if extract:
             how |= {"output_hidden_states": True, "return_dict_in_generate": True}
-        # `generate` outside a with statement would generate at once; __wrapped__ is the
-        # plain method, which the tracer calls.
+        # `generate` outside of a with statement would run at once; `__wrapped__` is the plain
+        # method, which the tracer calls.
         streamer = NewTokens(self.model.generator.streamer._module)
         generate = functools.partial(type(self.model).generate.__wrapped__, self.model)
         return self.model.trace(
@@ -152,7 +152,7 @@ class HFModel(TracedModel):
 
     @property
     def logits(self) -> Tensor:
-        """[vocabulary]: the last token's, this step."""
+        """The logits [vocabulary] of the last token in this step."""
         logits: Tensor = self.model.output.logits[0, -1].clone()
         return logits
 
@@ -162,45 +162,45 @@ class HFModel(TracedModel):
 
     @property
     def token(self) -> Tensor:
-        """int64 [1]: the id generated in this step."""
+        """The id generated in this step, int64 [1]."""
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """[draws, vocabulary] and int64 [draws]: one block has the rows of all of them."""
+        """The logits [draws, vocabulary] and ids, int64 [draws], of all draws in one block."""
         logits = self.model.output.logits[:, -1].clone()
         ids: Tensor = self.model.generator.streamer.output.flatten().clone()
         return logits, ids
 
     def force(self, token: int) -> None:
-        """Let the generation go on with this id. The logits were read before, if at all."""
+        """Make the generation continue with this id. Read the logits before, if at all."""
         logits = self.model.output.logits
         logits[:, -1] = -torch.inf
         logits[:, -1, token] = 0
 
     def edit(self) -> Any:
-        """nnsight's tracer of a block that acts in every trace from now on."""
+        """Return nnsight's tracer of a block that runs in every later trace."""
         return self.model.edit(inplace=True)
 
     @staticmethod
     def generated(result: Tensor, steps: int) -> list[Tensor]:
-        """int64 [1] a step: the ids in `tracer.result`."""
+        """Return the generated ids in `tracer.result`, int64 [1] for each step."""
         return [result.reshape(-1)[-back].reshape(1).clone() for back in range(steps, 0, -1)]
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
-        """[tokens, width] after each of these layers, as transformers itself handed it out in
-        the generation with this `tracer.result`.
+        """Return the stream [tokens, width] after each of these layers, as transformers itself
+        returned it in the generation with this `tracer.result`.
         """
         first_step = result.hidden_states[0]
         last = len(first_step) - 2
         if last in layers:
             raise Refused("transformers' last hidden state has gone through the final norm")
-        own = len(self.tokenize(prompt))  # the rows before them are padding
+        own = len(self.tokenize(prompt))  # the rows before these are padding
         return {layer: first_step[layer + 1].flatten(0, -2)[-own:].clone() for layer in layers}
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
-        """What transformers generates by itself: no trace, one prompt after the other."""
+        """Return what transformers generates without a trace, one prompt at a time."""
         module = self.model._module
         outputs = []
         for prompt in prompts:
@@ -228,7 +228,7 @@ class HFModel(TracedModel):
         seed: int | None = None,
         processed: bool = False,
     ) -> LogProbabilities:
-        """transformers' logits and scores of a generation by itself, as log-probabilities."""
+        """Return log-probabilities from transformers' own logits and scores, without a trace."""
         module = self.model._module
         ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
         how: dict[str, Any] = {"do_sample": False}
@@ -258,7 +258,7 @@ class HFModel(TracedModel):
         )
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
-        """The stream after every layer without a trace, one prompt after the other."""
+        """Return the stream after every layer without a trace, one prompt at a time."""
         module = self.model._module
         layers = dict(enumerate(follow(module, self.layers.path)))
         outputs = []
@@ -271,13 +271,13 @@ class HFModel(TracedModel):
 
 
 def _adapted(job: Job) -> dict[str, Any]:
-    """nnsight's own word for a model's adapter."""
+    """Return nnsight's keyword for the checkpoint's adapter, if it has one."""
     adapter = adapter_of(job.checkpoint)
     return {} if adapter is None else {"peft": str(adapter)}
 
 
 class HFEngine:
-    """transformers under nnsight. A `tokenizer` that is given is not loaded again."""
+    """nnsight on transformers. A given `tokenizer` is not loaded again."""
 
     def __init__(self, job: Job, tokenizer: Any = None) -> None:
         self.job = job
@@ -292,8 +292,8 @@ class HFEngine:
         )
         self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
-        # Greedy for exactly the steps asked for: a checkpoint's own settings (sampling,
-        # an end token) would make sequences of other lengths than the other engines'.
+        # Greedy, for exactly the requested steps: a checkpoint's own settings (sampling, an end
+        # token) would make the sequences differ from those of the other engines.
         settings = module.generation_config
         settings.eos_token_id = None
         settings.do_sample = False
@@ -318,7 +318,7 @@ class HFEngine:
         )
 
     def _outputs(self, count: int) -> list[Any]:
-        """The raw outputs of every layer on the probe prompt."""
+        """Return every layer's raw output on the probe prompt."""
         layers = Layers(self.model, self.path, count, "", PaddedLayer)
         outputs: Any
         with self.model.trace(PROBE):
@@ -332,7 +332,7 @@ class HFEngine:
         return outputs
 
     def unchanged(self) -> bool:
-        """Return whether the engine computes of the probe prompt what it did when it was loaded."""
+        """Return whether the engine computes the same on the probe prompt as when it was loaded."""
         if self.obstacle:
             return True  # no trace runs
         exact = self.module.device.type == "cpu" or self.repeats
@@ -353,7 +353,7 @@ class HFEngine:
                 "repeats": self.repeats,
                 "kept_beside": self.kept_beside,
                 "dtype": str(self.model._module.dtype),
-                # Not of nnsight, whose model has a name for it since 0.8.1 only.
+                # Read from the module: nnsight's model has this name only since 0.8.1.
                 "attention": self.model._module.config._attn_implementation,
                 "layer_list": self.path,
                 "pipeline_size": 1,
@@ -372,7 +372,7 @@ class HFEngine:
 
 
 def open_engine(job: Job) -> HFEngine:
-    """Raises Refused where transformers has not the attention that the backend asks for."""
+    """Load the engine. Raises Refused if transformers lacks the configured attention."""
     try:
         return HFEngine(job)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Query, key and value of a layer's attention, and the heads that its output projection is given.
+"""Query, key and value of a layer's attention, and the heads that enter its output projection.
 
 They are found by structure. The output projection, the projections of query, key and value (three
-modules or one) and the norms behind them have the names that their authors gave them. How many
-heads there are follows from their widths. How one matrix holds the three is either known by its
-class (vLLM loads any checkpoint's into blocks) or measured on transformers' own module: a first
-token attends to itself alone, so what its heads give is its value.
+modules or one) and the norms after them are found by their usual names. The head count follows from
+their widths. How one fused matrix holds the three is known for vLLM, which loads every checkpoint
+into blocks, and measured on transformers' module: a first token attends only to itself, so its
+heads' output is its value.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ FUSED = ("qkv_proj", "query_key_value", "c_attn", "qkv", "Wqkv")
 PROJECTIONS = {"query": ("q_proj", "wq"), "key": ("k_proj", "wk"), "value": ("v_proj", "wv")}
 NORMS = {"query": ("q_norm", "q_layernorm"), "key": ("k_norm", "k_layernorm")}
 
-#: How the columns of one matrix are arranged: all queries, all keys, all values; or, for each head
-#: of keys, its queries, the key and the value. With as many of both, these are three per head.
+#: How a fused matrix arranges its columns: all queries, all keys, all values; or, for each key
+#: head, its queries, its key and its value (three per head if there are as many query heads).
 BLOCKS, GROUPS = "blocks", "groups"
-#: The norm of a query is given [heads, tokens, width].
+#: The query norm takes [heads, tokens, width].
 HEADS_FIRST = "heads first"
-#: The value is there before the norms of query and key are computed.
+#: The value is computed before the query and key norms.
 VALUE_FIRST = "value first"
 
-#: What linear layers call how wide their input and output are, on all ranks.
+#: Attributes by which linear layers give their input and output widths, over all ranks.
 _WIDTHS = (("in_features", "out_features"), ("input_size", "output_size"), ("nx", "nf"))
 
-#: A projection's place is measured in float32, to this.
+#: The tolerance, in float32, when measuring where a projection is.
 _SAME = 1e-4
 
 
 class Unplaced(Exception):
-    """Where a part is cannot be said; in words why."""
+    """A part could not be located; the message says why."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Where one of the four is: the `path` of a module within the attention, and what of that
-    module's input or output belongs to it.
+    """Where query, key, value or the heads are: the `path` of a module within the attention, and
+    the part of its input or output that holds them.
 
-    `columns` of a row are the heads', in their order (all, where there are none). A norm may be
-    given each head by itself, `width` wide: [tokens, heads, width] or, `heads_first`, [heads,
+    `columns` are the columns of a row that hold the heads, in order; empty means all. A norm may
+    take each head separately, `width` wide: [tokens, heads, width] or, with `heads_first`, [heads,
     tokens, width].
     """
 
@@ -61,7 +61,7 @@ class Inside:
     heads_first: bool = False
 
     def view(self, tensor: Tensor) -> Tensor:
-        """[tokens, …] of a tensor with or without a batch axis, as a view."""
+        """Return a view [tokens, …] of a tensor with or without a batch axis."""
         by_head = tensor.shape[-1] == self.width and tensor.shape[-2] == self.heads
         if self.heads_first and tensor.ndim == 4:
             return tensor[0].transpose(0, 1)
@@ -70,14 +70,14 @@ class Inside:
         return tensor
 
     def read(self, tensor: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
-        """A copy [tokens, heads, width] of the block's own rows."""
+        """Return a copy [tokens, heads, width] of the block's own rows."""
         rows = own(self.view(tensor))
         if self.columns:
             rows = rows[:, list(self.columns)]
         return rows.reshape(len(rows), self.heads, -1).clone()
 
     def write(self, tensor: Tensor, own: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-        """The tensor with this [tokens, heads, width] in it."""
+        """Return a copy of the tensor with `value` [tokens, heads, width] written into it."""
         new = tensor.clone()
         rows = own(self.view(new))
         whole = value.expand(len(rows), *value.shape[-2:]).to(new.dtype)
@@ -90,8 +90,8 @@ class Inside:
 
 @dataclass(frozen=True)
 class Found:
-    """The parts by name. `why` says of one that is not there why it cannot be read. `value_first`:
-    the value is computed before query and key are what they are read as.
+    """The located parts by name. `why` gives the reason for each part that cannot be read. If
+    `value_first`, the value is computed before the tensors that are read as query and key.
     """
 
     places: Mapping[str, Inside] = field(default_factory=dict)
@@ -102,8 +102,8 @@ class Found:
 def find(
     attention: Module, heads: int, groups: int, *, arranged: str = "", ranks: int = 1
 ) -> Found:
-    """The parts of this attention of so many heads, of which `groups` have keys of their own as
-    the config says. `arranged` is what `measure` said of transformers' module of the same model.
+    """Locate the parts of this attention with `heads` heads and `groups` key heads, as the config
+    says. `arranged` is what `measure` returned for transformers' module of the same model.
     """
     children = dict(attention.named_children())
     named = _Named(children)
@@ -149,7 +149,7 @@ def find(
 
 
 class _Named:
-    """The first child of an attention that has one of these names, and does something."""
+    """Return the first of these names that is a child of the attention and is not an Identity."""
 
     def __init__(self, children: Mapping[str, Module]) -> None:
         self.children = children
@@ -161,7 +161,7 @@ class _Named:
 
 
 def _features(module: Any) -> tuple[int, int]:
-    """How wide the rows are that a linear layer takes, and those that it gives, on all ranks."""
+    """Return the input and output widths of a linear layer, over all ranks."""
     for into, out_of in _WIDTHS:
         if hasattr(module, into) and hasattr(module, out_of):
             return int(getattr(module, into)), int(getattr(module, out_of))
@@ -171,7 +171,7 @@ def _features(module: Any) -> tuple[int, int]:
 def _of_one(
     module: Module, path: str, heads: int, groups: int, width: int, arranged: str, ranks: int
 ) -> dict[str, Inside]:
-    """Where one matrix holds the three."""
+    """Locate query, key and value in one fused matrix."""
     by_class = type(module).__name__.startswith("QKVParallel")
     groups = int(getattr(module, "total_num_kv_heads", groups)) if by_class else groups
     if by_class:
@@ -188,9 +188,9 @@ def _of_one(
 
 
 def _spans(arranged: str, heads: int, groups: int, width: int, total: int) -> dict[str, list[int]]:
-    """The columns of query, key and value."""
+    """Return the columns of query, key and value."""
     order = torch.arange(total)
-    rest = 2 * groups * width  # a gate may stand before them
+    rest = 2 * groups * width  # a gate may come before them
     if arranged == GROUPS:
         held = order.reshape(groups, -1, width)
         parts = [held[:, :-2], held[:, -2], held[:, -1]]
@@ -205,7 +205,7 @@ def _spans(arranged: str, heads: int, groups: int, width: int, total: int) -> di
 def _rank_blocks(
     heads: int, groups: int, width: int, ranks: int, total: int
 ) -> dict[str, list[int]]:
-    """The same where each rank has its heads' blocks, one rank after the other."""
+    """Return the columns of query, key and value if each rank holds its own heads' blocks."""
     if heads % ranks or groups % ranks:
         raise Unplaced(f"{groups} heads of keys are not shared out among {ranks} ranks")
     each = total // ranks
@@ -217,7 +217,7 @@ def _rank_blocks(
 
 
 def counts(config: Any) -> tuple[int, int]:
-    """How many heads a config says there are, and how many of keys."""
+    """Return the numbers of heads and of key heads in a config."""
     return int(getattr(config, "num_attention_heads", None) or 0), _groups(config)
 
 
@@ -233,11 +233,11 @@ def _groups(config: Any) -> int:
 
 @torch.inference_mode()
 def measure(model: Any, layers: list[Module], attention: str, heads: int, groups: int) -> str:
-    """How transformers' module arranges one matrix, and what its norms are given, in words; ""
-    where there is nothing to measure.
+    """Return how transformers' module arranges a fused matrix and what its norms take; "" if there
+    is nothing to measure.
 
-    Of a prompt's first token every head gives its value, or with sinks a part of it: the columns
-    that hold it tell where the values are. Where no arrangement has them the words say so.
+    For a prompt's first token every head outputs its value (with sinks, part of it), so the columns
+    that hold it are the values'. If no arrangement fits, the returned text says so.
     """
     layer = next((one for one in layers if hasattr(one, attention)), None) if attention else None
     if layer is None or not heads:
@@ -258,7 +258,7 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
 
         return hook
 
-    tokens = heads + 3  # so that neither axis is taken for the other
+    tokens = heads + 3  # differs from the number of heads, so that the axes cannot be confused
     with ExitStack() as stack:
         for handle in _hooks(children, projected, (fused, norm, value), noting):
             stack.callback(handle.remove)
@@ -271,7 +271,7 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
         words.append("")
     if norm and seen[norm].ndim == 4 and seen[norm].shape[1] == heads:
         words.append(HEADS_FIRST)
-    order = list(seen)  # as the modules were called
+    order = list(seen)  # in the order in which the modules were called
     if norm and value and order.index(value) < order.index(norm):
         words.append(VALUE_FIRST)
     return ", ".join(words)
@@ -286,7 +286,7 @@ def _hooks(
 
 
 def _arranged(row: Tensor, given: Tensor, heads: int, groups: int) -> str:
-    """The arrangement of this row by which its value is what the heads gave."""
+    """Return the arrangement under which this row's value is what the heads returned."""
     width = len(given) // heads
     tried = {}
     for words in (BLOCKS, GROUPS):

@@ -1,4 +1,4 @@
-"""What `lm` of a scenario has on every engine that traces."""
+"""The `lm` members that all tracing engines share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from conformance.records import Precision
 
 @dataclass(frozen=True)
 class LogProbabilities:
-    """What an engine says of a prompt and its continuation without any block.
+    """An engine's log-probabilities for a prompt and its continuation without a trace.
 
-    `prompt` [tokens - 1, 1]: those of its tokens but the first. An entry a step: `chosen` [1], of
-    the token that was generated, `top` [k], the largest in descending order, `ids` int64 [1].
+    `prompt` [tokens - 1, 1] leaves out the first token. The lists have one entry per step: `chosen`
+    [1] is the generated token's, `top` [k] the largest in descending order, `ids` int64 [1].
     """
 
     prompt: Tensor
@@ -32,12 +32,12 @@ class LogProbabilities:
 
 
 class TracedModel:
-    """The parts of a model that a block reads, alike on all engines.
+    """The parts of a model that a block reads, the same on all engines.
 
-    Travels into the engine's processes with a block, so it holds the model and paths only.
+    It is sent to the engine's processes with a block, so it holds only the model and paths.
     """
 
-    #: Cuts a module's rows down to those of the running block's prompt.
+    #: Return only the rows of the running block's prompt.
     own: Own = staticmethod(every_row)
 
     def __init__(
@@ -59,9 +59,9 @@ class TracedModel:
         return Part(follow(self.model, self.layers.parts.norm), self.own)
 
     def lens(self, stream: Tensor) -> Tensor:
-        """[rows, vocabulary]: the final norm and the head on rows of a stream, nothing more."""
+        """Return [rows, vocabulary]: the final norm and the head applied to rows of a stream."""
         head = follow(self.model, self.layers.parts.head)
-        # Some of vLLM's norms return a tuple: the normalised rows come first.
+        # Some of vLLM's norms return a tuple; its first entry is the normalised rows.
         normed = next(floating(follow(self.model, self.layers.parts.norm)(stream)))
         return functional.linear(normed.to(head.weight.dtype), head.weight)[
             :, : self.layers.parts.vocabulary
@@ -69,24 +69,24 @@ class TracedModel:
 
     @property
     def ids(self) -> Tensor:
-        """int64 [tokens]: the ids that the model was given in this step."""
+        """The ids, int64 [tokens], that the model was given in this step."""
         inputs = follow(self.model, self.layers.parts.embedding).inputs
         [ids] = [value for value in (*inputs[0], *inputs[1].values()) if isinstance(value, Tensor)]
         return self.own(ids.reshape(-1)).to(torch.int64, copy=True)
 
     @property
     def tokenizer(self) -> Any:
-        """The engine's own tokenizer, which is outside of the blocks."""
+        """The engine's own tokenizer, for use outside of the blocks."""
         return self.model.tokenizer
 
     def tokenize(self, prompt: str) -> list[int]:
-        """The ids that this engine's tokenizer makes of a text."""
+        """Return this engine's token ids for a text."""
         return list(self.tokenizer(prompt).input_ids)
 
     @staticmethod
     def words(error: Exception) -> str:
-        """What an error that came out of a trace says: its type and first line. One that says
-        that an engine does not do this is no answer: it is raised again.
+        """Return the type and first line of an error that a trace raised. Raise it again if it says
+        that the engine does not support this: that is no result.
         """
         if isinstance(error, NotImplementedError):
             raise error
@@ -94,18 +94,18 @@ class TracedModel:
 
     @staticmethod
     def decline(words: str) -> NoReturn:
-        """End the case here: what it is about is another thing on this model, in these words."""
+        """End the case, since on this model it would test something else, as `words` explains."""
         raise Refused(words)
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
-        """nnsight's tracer of a client's own trace, which is only sent off when its block ends:
-        several may be under way at once. It ends early at the id `stop`.
+        """Return nnsight's tracer of a trace that is only submitted when its block ends, so that
+        several can run at once. Generation stops early at the id `stop`.
         """
         raise Refused("a trace runs to its end before the next one begins: one client at a time")
 
     def received(self, *, errors: bool = False) -> list[Any]:
-        """What each trace that was sent saved, by name, in the order of their sending. The first
-        error that came out of one is raised; with `errors` it stands in its trace's place.
+        """Return what each submitted trace saved, by name, in submission order. Raise the first
+        error of a trace; with `errors`, return it in the trace's place.
         """
         answers = self.answers()
         raised = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -114,20 +114,20 @@ class TracedModel:
         return answers
 
     def answers(self) -> list[Any]:
-        """The same of every trace that was sent, errors among them. They are forgotten here."""
+        """Return the result or error of every submitted trace, and forget the traces."""
         raise NotImplementedError
 
     def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
-        """In here the client aborts the request of this index, of the next trace's prompts or of
-        the next traces that are sent, once it has so many tokens. Its saves are lost.
+        """Make the client abort a request once it has `after` tokens; its saves are lost. `index`
+        counts the next trace's prompts, or the next submitted traces.
 
-        Raises RuntimeError afterwards where the request had come to its end before.
+        Raises RuntimeError on exit if the request had already finished.
         """
         raise Refused("a generation of transformers runs to its end: nobody can abort a prompt")
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
-        """The keywords by which one prompt of a trace asks for so many tokens, or an end at the
-        id `stop`, whatever the others ask for.
+        """Return the keywords that request `steps` tokens, or an end at the id `stop`, for one
+        prompt of a trace, independently of the others.
         """
         raise NotImplementedError
 
@@ -141,27 +141,27 @@ class TracedModel:
         seed: int | None = None,
         processed: bool = False,
     ) -> LogProbabilities:
-        """What the engine itself says of a prompt and of so many tokens: greedy, or drawn with a
-        seed at a temperature. As the engine computes them, or `processed`: after temperature.
+        """Return the engine's own log-probabilities for a prompt and `steps` tokens, greedy or
+        sampled with a seed. They are raw or, if `processed`, taken after temperature.
         """
         raise Refused("this engine gives no log-probabilities")
 
     def clear_edits(self) -> None:
-        """No registered block acts any more."""
+        """Remove all registered blocks."""
         self.model.clear_edits()
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """A fixed random vector [width] in the engine's precision, as long as the stream after
-        `layer`.
+        """Return a fixed random vector [width] in the engine's precision, with the typical norm of
+        the stream after `layer`.
         """
         return vector(self.probe, layer, seed).to(getattr(torch, self.precision.dtype))
 
 
 def words(error: BaseException) -> str:
-    """The type and the first line of an error that came out of a trace.
+    """Return the type and first line of an error that a trace raised.
 
-    nnsight raises what a block raised as it is, or, from another process, as a RuntimeError
-    that begins with the original's type and message.
+    nnsight re-raises a block's error as it is or, from another process, as a RuntimeError that
+    begins with the original's type and message.
     """
     first = next(iter(str(error).splitlines()), "").strip()
     if type(error) is RuntimeError and first.partition(":")[0].isidentifier():

@@ -1,8 +1,8 @@
-"""The parts of a model besides the residual stream: found by structure, read by their form.
+"""The parts of a model other than the residual stream, found by structure.
 
-A layer's two branches have the names that their model's authors gave them, which vLLM's
-definitions keep; the token embeddings are the model's first embedding, and the final norm is
-the last one beside the list of layers.
+A layer's attention and MLP are found by the names that authors give them, which vLLM's definitions
+keep. The token embeddings are the model's first embedding. The final norm is the last norm next to
+the list of layers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ HEAD = ("lm_head", "embed_out", "output")
 MLP = ("mlp", "block_sparse_moe", "feed_forward", "ffn")
 ROUTER = ("gate", "router")
 
-#: Cuts what is not the block's own off a module's rows: the padding of a batch, on some engines.
+#: Drops the rows that are not the block's own: on some engines, the padding of a batch.
 Own = Callable[[Tensor], Tensor]
 
 
 def every_row(rows: Tensor) -> Tensor:
-    """Nothing is padded: all rows are the block's own."""
+    """Return all rows, for engines without padding."""
     return rows
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Paths of a model's parts, "" where it has none. `attention`, `mlp` and the `router` of its
-    experts are in a layer.
+    """Paths of a model's parts, "" for parts it lacks. `attention`, `mlp` and `router` (of the
+    experts) are relative to a layer.
     """
 
     embedding: str = ""
@@ -53,12 +53,12 @@ class Parts:
 
     @property
     def heads(self) -> str:
-        """The path, in a layer, of the module that is given the heads."""
+        """The path, within a layer, of the module that takes the heads."""
         return self._within("heads")
 
     @property
     def qkv(self) -> str:
-        """The path, in a layer, of the module that gives the values."""
+        """The path, within a layer, of the module that returns the values."""
         return self._within("value")
 
     def _within(self, part: str) -> str:
@@ -66,8 +66,8 @@ class Parts:
         return f"{self.attention}.{place.path}" if place else ""
 
     def require(self, needs: Collection[str]) -> None:
-        """Raises Refused, naming what of this the model does not have; what else it may have
-        (long prompts) is models.yaml's to say.
+        """Raise Refused, naming the part, if the model lacks one of `needs`. Needs that are not
+        parts (long prompts) are models.yaml's to declare.
         """
         absent = [name for name in needs if not getattr(self, name, name)]
         for name in absent:
@@ -78,18 +78,18 @@ class Parts:
 
 
 def require_layers(case: Case, layers: int) -> None:
-    """Raises Refused where a case names a layer that a model of so many does not have."""
+    """Raise Refused if a case names a layer that a model with `layers` layers does not have."""
     for name, index in case.layers.items():
         if not 0 <= index < layers:
             raise Refused(f"the model has {layers} layers, and the case asks for {name}={index}")
 
 
-#: What was measured of a module of transformers', which several members share.
+#: The result of `measure` for each transformers module, which several baseline runs share.
 _ARRANGED: WeakKeyDictionary[Module, str] = WeakKeyDictionary()
 
 
 def parts_of(module: Any, layers: str) -> tuple[Parts, str]:
-    """The parts of transformers' own module, and how its attention arranges them."""
+    """Return the parts of transformers' own module and how its attention arranges them."""
     config = module.config.get_text_config()
     heads, groups = counts(config)
     plain = find_parts(module, layers, config.vocab_size)
@@ -113,11 +113,11 @@ def find_parts(
     arranged: str = "",
     ranks: int = 1,
 ) -> Parts:
-    """The parts of a model whose layers are at this path; it knows so many tokens, and has so many
-    heads, of which `groups` have keys of their own. `arranged` is how transformers' module holds
-    them (`inside_attention.measure`), `ranks` how many share them.
+    """Return the parts of a model whose list of layers is at the path `layers`. `groups` is the
+    number of key heads, `arranged` the result of `inside_attention.measure` for transformers'
+    module, and `ranks` the number of tensor-parallel ranks.
     """
-    last = follow(module, layers)[-1]  # the first ones may do without experts
+    last = follow(module, layers)[-1]  # the first layers may have no experts
     names = [name for name, _ in last.named_children()]
     above, _, _ = layers.rpartition(".")
     beside = follow(module, above) if above else module
@@ -143,7 +143,7 @@ def find_parts(
 
 
 def reaches(root: Any, path: str) -> bool:
-    """Whether something is at this path."""
+    """Return whether `path` exists."""
     try:
         follow(root, path)
     except AttributeError:
@@ -156,8 +156,8 @@ def _children(layer: Module, part: str) -> list[str]:
 
 
 def _head(module: Module, layers: str) -> str:
-    """The head's path, "" where its weights are the embeddings': what the model has of its own
-    besides the part that holds the layers.
+    """Return the head's path, or "" if it shares its weights with the embeddings. The head is a
+    child of the model outside of the part that holds the layers.
     """
     trunk = layers.split(".", maxsplit=1)[0]
     return next((name for name, _ in module.named_children() if name in HEAD and name != trunk), "")
@@ -174,8 +174,8 @@ def _is_embedding(module: Module) -> bool:
 
 
 def floating(value: Any) -> Iterator[Tensor]:
-    """The tensors of numbers, with rows, that a module was given or gave; not those in tuples
-    among its arguments (rotary tables).
+    """Yield the floating-point tensors with rows in a module's inputs or outputs. Tuples among the
+    arguments (rotary tables) are skipped.
     """
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.ndim > 1:
@@ -189,21 +189,21 @@ def floating(value: Any) -> Iterator[Tensor]:
 
 
 def arguments(inputs: Any) -> list[Tensor]:
-    """The tensors of numbers in a call's (positional, named) arguments, in their order."""
+    """Return the floating-point tensors in a call's (positional, named) arguments, in order."""
     positional, named = inputs
     return [*floating(tuple(positional)), *floating(dict(named))]
 
 
 def rows(value: Tensor) -> Tensor:
-    """[tokens, width] of a tensor that may have a batch axis of one."""
+    """Return [tokens, width] of a tensor that may have a batch axis of size one."""
     return value[0] if value.ndim == 3 else value
 
 
 class Part:
-    """A module as a scenario sees it: `input` and `output` are [tokens, width] of the block's
-    prompt, and copies. Of a tuple the first tensor counts. What is assigned to `input` (rows,
-    or one for all tokens) is what the module computes with; nobody else sees it. What is assigned
-    to `output` goes on in its place.
+    """A module as a scenario sees it. `input` and `output` are copies, [tokens, width] of the
+    block's prompt; of a tuple, the first tensor. Assigning `input` (all rows, or one row for all
+    tokens) changes what the module computes with and nothing else. Assigning `output` replaces what
+    the module passes on.
     """
 
     def __init__(self, envoy: Any, own: Own) -> None:
@@ -216,7 +216,7 @@ class Part:
 
     @input.setter  # noqa: A003 - as nnsight calls it
     def input(self, value: Tensor) -> None:
-        # Not nnsight's `input`, which is the first argument: of vLLM's attention the positions.
+        # Not nnsight's `input`, the first argument: for vLLM's attention that is the positions.
         inputs = self.envoy.inputs
         old = arguments(inputs)[0]
         new = old.clone()
@@ -237,14 +237,14 @@ class Part:
 
     @property
     def live(self) -> Tensor:
-        """The output itself, in the model's own memory."""
+        """The output itself, in the model's memory."""
         return self.own(rows(next(floating(self.envoy.output))))
 
 
 class Attention(Part):
-    """A layer's attention: besides its input and output query, key and value before they are turned
-    by rotary positions, and the heads that the output projection is given. Each is [tokens, heads,
-    width] of the block's prompt, a copy; what is assigned is what the layer goes on with.
+    """A layer's attention: input, output, query, key and value before the rotary embedding, and the
+    heads that the output projection takes. Query, key, value and heads are copies, [tokens, heads,
+    width] of the block's prompt; an assigned value replaces what the layer computes with.
     """
 
     def __init__(self, envoy: Any, own: Own, parts: Parts) -> None:
@@ -297,13 +297,13 @@ class Attention(Part):
         return place, follow(self.envoy, place.path)
 
     def held(self, part: str) -> Tensor:
-        """What one of the four holds, by its name."""
+        """Return the query, key, value or heads, by name."""
         place, module = self._place(part)
         held = arguments(module.inputs) if place.of_input else floating(module.output)
         return place.read(next(iter(held)), self.own)
 
     def put(self, part: str, value: Tensor) -> None:
-        """Let the layer go on with this in the place of one of the four."""
+        """Make the layer continue with `value` as its query, key, value or heads."""
         place, module = self._place(part)
         whole = module.inputs if place.of_input else module.output
         old = arguments(whole)[0] if place.of_input else next(floating(whole))
@@ -316,8 +316,8 @@ class Attention(Part):
 
 
 def stream_before(inputs: Any, layout: str) -> Tensor:
-    """The residual stream [tokens, width] that a layer was called with: one tensor, or the
-    summands that the layer before returned.
+    """Return the residual stream [tokens, width] that a layer was called with: one tensor, or the
+    sum of the two that the previous layer returned.
     """
     tensors = arguments(inputs)
     shape = tensors[0].shape
@@ -328,7 +328,7 @@ def stream_before(inputs: Any, layout: str) -> Tensor:
 
 
 def passed_on(inputs: Any, layout: str) -> Any:
-    """What a layer that does nothing would return, in the form of this layout."""
+    """Return what a layer that does nothing would return, in this layout."""
     tensors = arguments(inputs)
     parts = [value.clone() for value in tensors if value.shape == tensors[0].shape][:2]
     if layout in {"dual", "full_plus_stale", "second"}:
@@ -338,27 +338,27 @@ def passed_on(inputs: Any, layout: str) -> Any:
 
 
 class TracedLayer(Layer):
-    """A layer with its input and its two branches."""
+    """A layer with its input, attention and MLP."""
 
     def __init__(self, envoy: Any, layout: str, parts: Parts) -> None:
         super().__init__(envoy, layout)
         self.parts = parts
 
     def own(self, value: Tensor) -> Tensor:
-        """The rows of the block's prompt among the layer's."""
+        """Return the layer's rows that belong to the block's prompt."""
         return every_row(value)
 
     @property
     def input(self) -> Tensor:
-        """The residual stream that came in, [tokens, width]."""
+        """The residual stream that the layer takes, [tokens, width]."""
         return self.own(stream_before(self.envoy.inputs, self.layout)).clone()
 
     def skip(self) -> None:
-        """Leave the layer out: what came in goes on."""
+        """Skip the layer: pass its input on."""
         self.envoy.skip(passed_on(self.envoy.inputs, self.layout))
 
     def cached(self, cache: Any) -> list[Tensor]:
-        """The stream of each step in what `tracer.cache` kept of this layer."""
+        """Return the stream of each step from what `tracer.cache` kept for this layer."""
         output = cache[self.envoy.path].output
         steps = output if isinstance(output, list) else [output]
         return [LAYOUTS[self.layout].read(output) for output in steps]
@@ -368,7 +368,7 @@ class TracedLayer(Layer):
         return Attention(follow(self.envoy, self.parts.attention), self.own, self.parts)
 
     def has(self, part: str) -> bool:
-        """Whether this layer has such a part: not every layer of a mixture has experts."""
+        """Return whether this layer has the part: not every layer of a mixture has experts."""
         return reaches(self.envoy, getattr(self.parts, part))
 
     @property

@@ -1,4 +1,4 @@
-"""What a zygote for the transformers engines imports before it forks workers."""
+"""The imports of a zygote for the transformers engines, done before it forks workers."""
 
 # ruff: noqa: E402, F401 - imported for their effect: they are loaded, after the settings
 from __future__ import annotations
@@ -17,7 +17,7 @@ import conformance.engines.hf
 import conformance.engines.reference.engine
 from conformance.engines.forkable import import_present, require_forkable
 
-#: What a model's loading imports, whichever it is.
+#: Modules that loading any model imports.
 import_present(
     (
         "nnsight.intervention.fragments",
@@ -30,7 +30,7 @@ import_present(
 with suppress(ImportError):
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    # Transformers makes its table of renamed weights when a model is loaded: a quarter of a second.
+    # transformers builds its table of renamed weights at the first model load, which takes 0.25 s.
     get_checkpoint_conversion_mapping("llama")
 
 require_forkable("transformers and nnsight")

@@ -1,7 +1,7 @@
-"""What a case has got to, told to the runner: each trace has the time limit of a cell anew.
+"""Progress of a running case, told to the runner: each trace restarts the cell's time limit.
 
-A case may be hundreds of traces, on a slow processor minutes of them, and one that hangs is found
-as soon as any other. A loop that never ends is: only so many of its traces are told.
+A case may run hundreds of traces, which takes minutes on a slow processor; a hanging trace is still
+found in the usual time. Only a limited number is reported, so an endless loop times out too.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from conformance.store import event_log
 
-#: More than any scenario has; so many quick ones are soon through.
+#: More traces than any scenario has. If they are quick, an endless loop still ends soon.
 MOST = 100
 
-#: The events' file and the key of the case that runs in this process, with what may still be told.
+#: One (events file, key of the running case) for each report that is left.
 _running: list[tuple[Path, str]] = []
 
 
 @contextmanager
 def of(events: Path, case: str) -> Iterator[None]:
-    """While this case runs."""
+    """Report the progress of this case inside the with block."""
     _running[:] = [(events, case)] * MOST
     try:
         yield
@@ -30,7 +30,7 @@ def of(events: Path, case: str) -> Iterator[None]:
 
 
 def trace_begins() -> None:
-    """Where no case runs, such as in a probe, nothing is told."""
+    """Report that a trace begins; does nothing if no case runs, as in a probe."""
     if _running:
         events, case = _running.pop()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The tensors in a value that a module takes or returns, or that a trace hands out."""
+"""The tensors in a value that a module takes or returns, or that a trace returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Mapping = Callable[[torch.Tensor], torch.Tensor]
 
 
 def map_tensors(value: Any, fn: Mapping) -> Any:
-    """``value`` with ``fn`` applied to each tensor in its tuples, lists and dicts."""
+    """Return ``value`` with ``fn`` applied to each tensor in its tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):
         return fn(value)
     if isinstance(value, tuple):
@@ -28,7 +28,7 @@ def map_tensors(value: Any, fn: Mapping) -> Any:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in ``value``, in the order :func:`map_tensors` meets them."""
+    """Return the tensors in ``value``, in the order of :func:`map_tensors`."""
     tensors: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def dense_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU that can be written: what is sparse or quantised as what it stands for."""
+    """Return a writable, dense copy on the CPU; quantized and sparse tensors are converted."""
     tensor = tensor.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()

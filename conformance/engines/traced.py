@@ -1,4 +1,4 @@
-"""What an engine does with a scenario once its model is up: the same on HF and vLLM."""
+"""How an engine with a loaded model runs a scenario: shared by HF and vLLM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.scenario import Scenario
 
 
 class Layers(Sequence[TracedLayer]):
-    """`lm.layers[i].stream`. Holds the model and a path only: it travels with a block."""
+    """`lm.layers`. Holds only the model and a path: it is sent to other processes with a block."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Layers(Sequence[TracedLayer]):
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """The float32 truth of the probe prompt: what a layout and a dose are measured by.
+    """The float32 reference on the probe prompt, used to determine the layout and scale directions.
 
-    `streams` and `noise` have one entry a layer: [tokens, width], and the relative
-    distance of one honest bf16 run from it. `arranged` is how transformers' attention holds query,
+    `streams` and `noise` have one entry per layer: [tokens, width], and the largest relative
+    distance of a bf16 baseline run from it. `arranged` is how transformers' attention holds query,
     key and value (`conformance.engines.inside_attention.measure`).
     """
 
@@ -68,13 +68,13 @@ class Probe:
     arranged: str = ""
 
     def norm(self, layer: int) -> float:
-        """The median length of the stream's rows after a layer."""
+        """Return the median norm of the stream's rows after a layer."""
         return float(self.streams[layer].norm(dim=-1).median())
 
 
 def read_probe(folder: Path) -> Probe:
-    """The reference's observations of the probe prompt. Raises ConformanceError without them: no
-    engine has anything to do with that.
+    """Load the reference's observations of the probe prompt. Raises ConformanceError if they are
+    missing, which is not the engine's error.
     """
     path = folder / "observations.safetensors"
     if not path.is_file():
@@ -98,21 +98,21 @@ def read_probe(folder: Path) -> Probe:
 
 
 def vector(probe: Probe, layer: int, seed: int) -> Tensor:
-    """What `lm.direction` gives: as long as the stream after that layer usually is."""
+    """Return the vector of `lm.direction`, with the typical norm of the stream after that layer."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return direction(probe.streams[layer].shape[-1], probe.norm(layer), seed).to(device)
 
 
 def settle_layout(outputs: Sequence[Any], probe: Probe, pinned: str) -> Settled:
-    """The layout of the residual stream from the raw layer outputs of the probe prompt."""
+    """Determine the residual stream's layout from the layers' raw outputs on the probe prompt."""
     near = [map_tensors(output, lambda part: part.detach().cpu()) for output in outputs]
     return settle(near, probe.streams, probe.noise, pinned)
 
 
 def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
-    """Run a scenario, its clean twin first where it has one; observations by site.
+    """Run a scenario, the clean run first if it is an intervention; return observations by site.
 
-    Raises Refused when the model has not what the case is about.
+    Raises Refused if the model lacks a layer or part that the case needs.
     """
     require_layers(case, len(lm.layers))
     lm.layers.parts.require(scenario.needs(case))
@@ -122,9 +122,9 @@ def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
 def flatten_runs(
     scenario: Scenario, case: Case, run: Callable[[Case], Any], only: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Both twins of an intervention, or the one run of any other scenario, by site.
+    """Return an intervention's clean and edited run, or another scenario's one run, by site.
 
-    `only` leaves out the twins it does not name.
+    `only` limits the runs to the named ones.
     """
     twins = {"": case}
     if scenario.twin(case):
@@ -140,9 +140,9 @@ def flatten_runs(
 
 
 def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]:
-    """One mapping of observations per prompt → tensors by site, on the CPU.
+    """Return tensors by site, on the CPU, from one mapping of observations per prompt.
 
-    A list is one entry a step, a dict one a layer, in either order of nesting. A text becomes
+    A list has one entry per step and a dict one per layer, nested in either order. A string becomes
     its bytes.
     """
     values: dict[str, Tensor] = {}

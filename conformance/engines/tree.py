@@ -1,4 +1,4 @@
-"""Where a model's layers are: found by structure, not by a table of names."""
+"""The path of a model's layers, found by structure rather than by a table of names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from conformance.engines import Unreadable
 
 
 def layer_path(module: Module, layers: int) -> str:
-    """The dotted path of the one `ModuleList` as long as the model has layers.
+    """Return the dotted path of the one `ModuleList` that is as long as the model has layers.
 
-    The shortest path wins: a list inside a layer cannot be the list of layers.
-    Raises Unreadable when there is none, or several equally near the root.
+    The shortest path wins: a list inside of a layer cannot be the list of layers. Raises Unreadable
+    if there is none, or several at the same depth.
     """
     paths = [
         name
@@ -33,7 +33,7 @@ def layer_path(module: Module, layers: int) -> str:
 
 
 def follow(root: Any, path: str) -> Any:
-    """The child at a dotted path of an nnsight envoy (or a module)."""
+    """Return the child at a dotted path of an nnsight envoy or a module."""
     for name in path.split("."):
         root = root[int(name)] if name.isdigit() else getattr(root, name)
     return root
