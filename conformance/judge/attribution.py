@@ -1,19 +1,18 @@
-"""Which side a failed cell is to be blamed on, from what else is known of the same model.
+"""Decide which side has to fix a failed cell, from what is known of the same model.
 
-Five facts decide: does the plain engine, without nnsight, agree with the truth; does
-the same cell pass on one pipeline stage; is the clean run right where the edited is
-wrong, or the last logits where what was read on the way is not; is what the engine itself
-handed out of the same run right; and does the scenario fail alike on every engine, which
-nobody can be blamed for but a trace that raises.
+Five facts decide. Does the plain engine, without nnsight, agree with the reference? Does the same
+cell pass on one pipeline stage? Is the clean run right and the edited run wrong, or are the last
+logits right and the reads wrong? Is what the engine itself returned from the same run right? Does
+the scenario fail alike on every engine, which no side can explain except a trace that raises?
 
-Truth and HF column share transformers' definition of the model. An engine that differs from the
-truth by itself is to blame only where something else stands behind that definition
-(`Plain.confirmed`); else two definitions differ, and either may be wrong.
+The reference and the HF column share transformers' model code. An engine that differs from the
+reference by itself is the culprit only if something else confirms that code (`Plain.confirmed`);
+otherwise two definitions differ, and either may be wrong.
 
-What plain hooks see after the layers speaks for the engine in every cell: they need no other
-load, and nothing of vLLM's that refuses most models and several stages. Its own extraction of
-hidden states is the witness in the cells that have it (scenario `extract`), where it is
-compared with what the block read of the very same forward, and with the truth.
+What plain hooks read after the layers is evidence for the engine in every cell: it needs no further
+load, and works where vLLM's extraction refuses most models and several stages. In scenario
+`extract`, the engine's own extraction of hidden states is compared with what the block read in the
+same forward pass, and with the reference.
 """
 
 from __future__ import annotations
@@ -30,30 +29,29 @@ from conformance.records import Attribution, CellResult, Judged, Side, Site, Ver
 __all__ = ["Plain", "attribute"]
 
 
-#: nnsight mirrors the engine's modules: a name that it lacks is one that they lack.
+#: nnsight mirrors the engine's modules: a name that it lacks is missing there too.
 _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
-#: How the canary begins that looks whether nnsight's hooks fire (`engines.vllm.hook_canary`).
+#: Prefix of the error of the canary that checks nnsight's hooks (`engines.vllm.hook_canary`).
 _SKIPPED = "HooksSkippedError"
-#: How an error begins that says that a layer gave what its layout cannot read
+#: Prefix of the error for a layer output that its layout cannot read
 #: (`residual_stream.UnreadableLayerError`).
 _UNREADABLE = re.compile(r"\bUnreadableLayerError: ([^\n]*)")
-#: How the words of an error end that the engine raises without nnsight as well
-#: (`engines.vllm.without_nnsight`).
+#: Suffix of an error that the engine also raises without nnsight (`engines.vllm.without_nnsight`).
 _WITHOUT_NNSIGHT = "(vLLM raises this without nnsight too)"
-#: A scenario's names for the engine's own extraction, and for the ends of a run.
+#: A scenario's names for the engine's own extraction, and for the final outputs of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
-#: How the reason of a cell reads whose process did not end by its own doing.
+#: Reasons of cells whose process was killed from outside.
 _KILLED = re.compile(
     r"ended (?:from outside|by SIG(?:KILL|TERM|INT|HUP)\b)|was stopped by a signal"
 )
-#: How it reads where a user's block may have ended the process, and nothing says who did.
+#: The reason if a user's block may have ended the process, and nothing says who did.
 _UNEXPLAINED = "its block may have ended it"
 
-#: Nothing was observed that could be compared.
+#: Verdicts without any observation to compare.
 _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
-#: The write did something else than it should.
+#: Verdicts about a write that had the wrong effect.
 _WRITE = frozenset({Verdict.DROPPED, Verdict.PARTIAL, Verdict.CONTAMINATED, Verdict.MISSCALED})
-#: Neither a pass nor a failure of the columns.
+#: Verdicts that are neither a pass nor a failure of the column.
 _NOT_RUN = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE, Verdict.UNKNOWN})
 
 
@@ -66,12 +64,12 @@ def attribute(
     plain: Plain | None = None,
     engines: Mapping[str, str] = MappingProxyType({}),
 ) -> Attribution | None:
-    """Who is to blame for a failed cell; None for one that did not fail.
+    """Return the side that has to fix a failed cell; None if it did not fail.
 
-    `peers` are the cells of the same model. `one_stage` is the column that differs from
-    the cell's only in having one pipeline stage, "" when it has one itself or there is none;
-    `stages` is how many the cell's has. `plain` is what its engine does without nnsight, None
-    when that is not known. `engines` names the engine of each column.
+    `peers` are the cells of the same model. `one_stage` is the column that differs only in having
+    one pipeline stage, "" if there is none; `stages` is the number of stages of the cell's column.
+    `plain` is how its engine does without nnsight, None if unknown. `engines` names the engine of
+    each column.
     """
     if not cell.verdict.fails:
         return None
@@ -92,7 +90,7 @@ def attribute(
 def _beside_one_stage(
     attribution: Attribution, single: CellResult | None, stages: int
 ) -> Attribution:
-    """What is called nnsight's might on several stages be the pipeline's."""
+    """Return the attribution, undecided if the pipeline may be the cause instead of nnsight."""
     if single is not None and single.verdict not in _NOT_RUN:
         words = f"on {single.backend} the cell is {single.verdict} as well"
         return Attribution(Side.NNSIGHT, f"{attribution.evidence}; {words}")
@@ -123,7 +121,7 @@ def _by_evidence(
 
 
 def _by_neither(cell: CellResult) -> Attribution | None:
-    """What was the doing of neither the engine nor nnsight."""
+    """Attribute a cell to causes outside both engine and nnsight."""
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
         return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
     if cell.left:
@@ -137,7 +135,7 @@ def _by_neither(cell: CellResult) -> Attribution | None:
 
 
 def _does_better(single: CellResult, cell: CellResult) -> bool:
-    """Does one stage pass, or merely drift where several stages do worse?"""
+    """Return whether one stage passes, or only drifts where several stages do worse."""
     drifts = single.verdict is Verdict.DRIFT and cell.verdict is not Verdict.DRIFT
     return single.verdict.passes or drifts
 
@@ -153,7 +151,7 @@ def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -
 
 
 def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
-    """Nothing to compare: whose call failed is to blame."""
+    """Attribute a cell without observations to the side whose call failed."""
     stated = _by_words(cell.reason, plain) or by_frames(cell.frames, plain)
     if stated is not None:
         return stated
@@ -169,7 +167,7 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
 
 
 def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
-    """Errors that say themselves what they are, wherever they were raised."""
+    """Attribute errors whose message names the cause, wherever they were raised."""
     if absent := _NO_MODULE.search(reason):
         words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
         return Attribution(Side.ENGINE, words)
@@ -183,8 +181,10 @@ def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
 
 
 def _by_what_was_handed(words: str, plain: Plain | None) -> Attribution:
-    """The harness raised it, where it read what a layer gave in another form than the same layer
-    gave when the model was probed: whoever handed it over is to blame.
+    """Attribute an UnreadableLayerError, which the harness raised, to the side that produced the
+    value.
+
+    The layer's output had another form than when the model was probed.
     """
     if plain is None:
         return Attribution(Side.UNDECIDED, f"{words}: the engine, or nnsight on the way")
@@ -200,8 +200,10 @@ def _is_ended(cell: CellResult) -> bool:
 def _alike_everywhere(
     cell: CellResult, peers: Sequence[CellResult], engines: Mapping[str, str]
 ) -> Attribution | None:
-    """A failure that the columns of several engines share: the trace, its reference, or what of
-    nnsight all of them run. Only a trace that raised says which.
+    """Attribute a failure that the columns of several engines share.
+
+    It is the trace, its reference, or nnsight code common to all. Only a trace that raised is
+    certain.
     """
     columns = [
         peer
@@ -226,14 +228,14 @@ def _alike_everywhere(
 
 
 def _same_words(columns: Sequence[CellResult]) -> bool:
-    """Did all end with one message? Engines of several processes raise it again in their own."""
+    """Return whether all ended with one message; multiprocess engines wrap it in their own."""
     messages = [column.reason.partition("\n")[0] for column in columns]
     shortest = min(messages, key=len)
     return all(shortest in message for message in messages)
 
 
 def _passing_scenario(cell: CellResult, peers: Sequence[CellResult]) -> str:
-    """Another scenario that passes on the cell's column and does what fails here, "" for none."""
+    """Return a scenario that passes on this column and covers what fails here, "" if none does."""
     edited = any(Site.parse(observation.site).run == "edited" for observation in cell.observations)
     failing = {_spot(observation) for observation in cell.observations if observation.verdict.fails}
     for peer in peers:
@@ -257,7 +259,7 @@ def _spot(observation: Judged) -> tuple[str, int | None]:
 
 
 def _by_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
-    """The clean run of the very same trace is right, so engine and reads are."""
+    """Attribute to nnsight if the clean run of the same trace is right: so are engine and reads."""
     clean = [
         observation
         for observation in cell.observations
@@ -270,7 +272,7 @@ def _by_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
 
 
 def _by_engine(plain: Plain | None) -> Attribution | None:
-    """It is wrong by itself: to blame, where its definition of the model is not in question."""
+    """Attribute to the engine if it is wrong by itself and its definition is confirmed."""
     if plain is None or plain.agrees:
         return None
     if plain.confirmed:
@@ -284,7 +286,7 @@ def _by_engine(plain: Plain | None) -> Attribution | None:
 
 
 def _by_extraction(cell: CellResult) -> Attribution | None:
-    """What the engine handed out by itself, beside what the block read of the same run."""
+    """Compare what the engine returned by itself with what the block read in the same run."""
     extracted = [
         observation
         for observation in cell.observations
@@ -312,7 +314,7 @@ def _by_extraction(cell: CellResult) -> Attribution | None:
 def _by_runs_and_ends(
     cell: CellResult, peers: Sequence[CellResult], plain: Plain | None
 ) -> Attribution:
-    """Clean run against edited run, last logits against what was read on the way."""
+    """Compare clean and edited run, and the last logits with earlier reads."""
     sites = {Site.parse(observation.site): observation for observation in cell.observations}
     unedited = {site: one for site, one in sites.items() if site.run in {"", "clean"}}
     ends = [observation for site, observation in unedited.items() if site.name in ENDS]
@@ -342,7 +344,7 @@ def _by_runs_and_ends(
 
 
 def _by_reads(reads: Sequence[Judged], plain: Plain | None) -> Attribution:
-    """What was read on the way is off, and the logits at its end are right."""
+    """Attribute reads that are off in a run whose logits are right."""
     if stays_off(reads) and not (plain and plain.streams):
         words = (
             "the logits of the run are right, but what is off on the way stays off to the last "

@@ -1,8 +1,7 @@
-"""Judge one cell: the candidate's observations against the truth and the honest runs.
+"""Judge one cell: the candidate's observations against the reference and the baseline runs.
 
-Pure: tensors in, a Judgement out. An observation passes as `exact` when it is bitwise
-one of the honest runs or the truth rounded as they are; as `match` when it is no
-further from the truth than honest runs are.
+Pure: tensors in, a Judgement out. An observation is `exact` if it is bitwise equal to a baseline
+run or to the reference rounded alike, and `match` if it is as close as baseline runs are.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ __all__ = [
     "judge_cell",
     "read_reference",
 ]
-#: Of a row, in float32, what no rounding amounts to: a hundred thousand times that of one number.
-#: An error of a hundred times the noise passes, which is then as large as the row.
+#: Relative float32 noise of a row that rounding cannot explain: a hundred thousand times that of
+#: one number. An error of a hundred times the noise passes, and would be as large as the row.
 NO_ROUNDING = 1e-2
-#: Of fewer rows it is not said that most of them are off.
+#: Fewer rows do not show that most of them are off.
 _FEWEST_ROWS = 4
 
 
@@ -80,21 +79,19 @@ def judge_cell(
     equal_alone: Sequence[tuple[str, str]] = (),
     bitwise_beside: bool = False,
 ) -> Judgement:
-    """The verdict on one cell in one precision.
+    """Return the verdict on one cell in one precision.
 
-    `reference` maps a member to its observations: "truth" in float32 and honest runs; or it is
-    what `read_reference` made of that, whose noise floors are then computed once for all
-    candidates. `twin` says that the observations come in pairs of a clean and an edited run;
-    `equal` names pairs that must be equal: bitwise on an engine that is `bitwise`. `prompt_ids` are
-    the candidate's token ids of each prompt, `truth_ids` the truth's. `relations` are what other
-    columns show of the cell, `draws` how ids were drawn where they were. Where this precision is
-    `alone`, what a known fault explains is wrong however small it is. Without `explain` there is no
-    diagnosis.
-    `equal_alone` names pairs of which one was observed beside other requests than the other: they
-    must be bitwise equal on an engine that is `bitwise_beside` them the same, where they are in
-    the clean run.
-    On an engine that is `bitwise` the same from run to run, what no write can reach must not
-    change by one bit in float32; on another, equal pairs may differ as two honest runs do.
+    `reference` maps members to observations: "truth" in float32 and the baseline runs. It may also
+    be the result of `read_reference`, so that its noise floors are computed once for all
+    candidates. `twin`: observations come in pairs of a clean and an edited run. `equal` names pairs
+    that must be equal, bitwise on a `bitwise` reproducible engine; on others they may differ as two
+    baseline runs do. `prompt_ids` are the candidate's token ids of each prompt, `truth_ids` the
+    reference's. `relations` are findings of other columns on the cell, `draws` the sampling
+    parameters, if any. If this precision is `alone`, a value that a known fault explains is wrong,
+    however small the error. Without `explain` there is no diagnosis. `equal_alone` names pairs of
+    which one shared a batch with other requests: they must be bitwise equal if the engine is
+    `bitwise_beside` other requests and they are equal in the clean run. On a `bitwise` engine, what
+    no write can reach must not change by one bit in float32.
     """
     prepared = (
         reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
@@ -137,16 +134,19 @@ def judge_cell(
 
 
 def _routers_tie(reference: Reference) -> bool:
-    """In bf16 routers have near-ties: the clean and the edited run may differ by an expert where
-    nothing was written, which no gain survives. Float32 has judged it.
+    """Return whether router ties matter: in a mixture in bf16.
+
+    There the clean and the edited run may differ by an expert where nothing was written, which
+    makes gains useless. Float32 has judged them.
     """
     return reference.mixture and reference.precision is Precision.BF16
 
 
 def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwise: bool) -> bool:
-    """May two values differ by rounding? Not on an engine that is `bitwise`, but in a mixture: its
-    experts compute the tokens of all requests together, so that a neighbour's choices change how
-    many rows they add up.
+    """Return whether two values differ by no more than rounding.
+
+    On a `bitwise` engine they must be equal, except in a mixture: experts process the tokens of all
+    requests together, so a neighbour's routing changes how many rows they add up.
     """
     one, other = evidence.observed[left], evidence.observed[right]
     if (bitwise and not evidence.reference.mixture) or one.shape != other.shape:
@@ -160,8 +160,9 @@ def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwi
 
 
 def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
-    """Are the bits of this very batch those of its requests alone, where nobody edits? Which kernel
-    computes a product may follow from the number of its rows.
+    """Return whether both sites are bitwise equal in the clean run; True without a clean run.
+
+    The number of rows in a batch may select another kernel for a product.
     """
     clean = [evidence.observed.get(replace(site, run="clean")) for site in (left, right)]
     if left.run not in ("clean", "edited") or clean[0] is None or clean[1] is None:
@@ -170,9 +171,7 @@ def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
 
 
 def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, comparable: bool) -> None:
-    """Settle what needs no numbers; what passes is left for the distances. `kinds`: where entries
-    are no numbers on one side alone.
-    """
+    """Settle what needs no distances. `kinds`: entries that are a number on one side only."""
     truth, observed = evidence.reference.truth, evidence.observed
     agreed = tokens.agreed_steps(observed, truth)
     for site in sorted(truth.keys() | observed.keys(), key=verdict.order):
@@ -204,7 +203,7 @@ def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, compara
 def _numberless(
     evidence: Evidence, site: Site, kinds: Mapping[Site, str]
 ) -> tuple[Verdict, str] | None:
-    """The verdict where nan and infinities decide it."""
+    """Return the verdict if nan or infinities decide it."""
     if site in evidence.reference.unclear:
         return Verdict.UNKNOWN, evidence.reference.unclear[site]
     flaw = kinds.get(site) or structure.finite(evidence.observed[site])
@@ -212,7 +211,7 @@ def _numberless(
 
 
 def _chosen(evidence: Evidence) -> set[Site]:
-    """Ids that could have been laid down, and that the truth chose: by the same rule as it."""
+    """Return sampled ids that the reference chose as the largest of its logits."""
     truth = evidence.reference.truth
     return {
         site
@@ -226,9 +225,7 @@ def _chosen(evidence: Evidence) -> set[Site]:
 def _compare_values(
     evidence: Evidence, limits: Limits, chosen: Collection[Site], *, alone: bool
 ) -> None:
-    """The distance of every remaining tensor of numbers from the truth; greedy ids, and those that
-    were `chosen` like them, are left for their margins.
-    """
+    """Compare all open float tensors; ids are left to `_compare_tokens` if greedy or `chosen`."""
     open_sites = [site for site in evidence.open() if site.name != GREEDY and site not in chosen]
     for site in open_sites:
         truth = evidence.reference.truth[site]
@@ -259,9 +256,10 @@ def _compare_values(
 
 
 def _settle_untold(evidence: Evidence, *, alone: bool) -> None:
-    """Settle what is off in a later step where no token ids are kept. In bf16 the engine may have
-    gone on with other tokens, which rounding chose. Float32 tells, where it does not do so; where
-    bf16 is `alone`, nobody can.
+    """Settle what is off in a later step if the scenario keeps no token ids.
+
+    In bf16, rounding may have made the engine continue with other tokens. Float32 decides this; if
+    bf16 is `alone`, nothing can.
     """
     truth = evidence.reference.truth
     told = {(site.run, site.prompt) for site in truth if site.name in CHOSEN}
@@ -276,9 +274,11 @@ def _settle_untold(evidence: Evidence, *, alone: bool) -> None:
 
 
 def _pool_rows(evidence: Evidence, limits: Limits) -> None:
-    """Where routers tie, any one row may be another expert's, but not most of the rows that a name
-    has in all layers and steps of a prompt, or of a run. Where the median of these is far off, each
-    that is far off is wrong: also the only row of a step.
+    """Fail rows that are far off if most rows of a name or run are, where routers tie.
+
+    A single row may come from another expert, but not most rows of a name in all layers and steps
+    of a prompt, or of a run. If their median is far off, so is each far-off row, even a step's only
+    one.
     """
     for key in (lambda site: (site.run, site.prompt, site.name), lambda site: site.run):
         groups: dict[object, list[Site]] = {}
@@ -298,9 +298,10 @@ def _pool_rows(evidence: Evidence, limits: Limits) -> None:
 
 
 def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
-    """Put the truth's row in the place of each that is off and follows from a token whose experts
-    are a matter of rounding: of another expert's row nothing can be said. Returns what is said of
-    the observations that have one.
+    """Excuse rows that are off and depend on a token whose experts rounding chose.
+
+    The reference's row replaces each: a row of another expert cannot be judged. Return a message
+    for each observation with such rows.
     """
     words: dict[Site, str] = {}
     for site, rows in evidence.rows.items() if evidence.reference.ties else ():
@@ -321,7 +322,7 @@ def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
 def distances(
     reference: Reference, rows: Mapping[Site, Tensor], limits: Limits
 ) -> Iterator[tuple[Site, floor.Distance]]:
-    """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
+    """Yield how far a candidate's finite rows (float64 [T, D]) are from the reference, by site."""
     for batch in metrics.batches(rows):
         honest = [reference.floor(site) for site in batch]
         measured = floor.measures([rows[site] for site in batch], honest, limits)
@@ -329,9 +330,7 @@ def distances(
 
 
 def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
-    """Integers that a trace makes of numbers: by the numbers beside them, where they are the ids of
-    the largest, as greedy ids are; else by how many differ in honest runs.
-    """
+    """Judge ids of the largest numbers by these, as greedy ids are; others by baseline flips."""
     reference, mine = evidence.reference, evidence.observed[site]
     verdict, words = integers.compare(mine, reference.integers(site), reference.precision)
     weighed = None if verdict is Verdict.EXACT else _weighed(evidence, site, limits)
@@ -353,8 +352,9 @@ def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
 def _weighed(
     evidence: Evidence, site: Site, limits: Limits
 ) -> tuple[Site, rankings.Weighed] | None:
-    """Ids by the numbers beside them, in the same step of the same prompt, and which these are;
-    None in a step whose token is judged itself: what repeats that has to be it.
+    """Weigh ids by numbers of the same step and prompt; return the numbers' site and the result.
+
+    None if the step's token is judged itself: ids that repeat it must equal it.
     """
     reference, mine = evidence.reference, evidence.observed[site]
     if any(replace(site, name=chosen) in reference.truth for chosen in CHOSEN):
@@ -373,7 +373,7 @@ def _weighed(
 
 
 def _is_honest(tensor: Tensor, reference: Reference, site: Site) -> bool:
-    """Bitwise one of the honest runs, or the truth itself, or rounded as they are?"""
+    """Return whether a tensor is bitwise a baseline run, the reference, or its rounding."""
     truth = reference.truth[site]
     rounded = truth.to(getattr(torch, reference.precision.dtype))
     accepted = (truth, rounded, *reference.honest[site])
@@ -381,16 +381,17 @@ def _is_honest(tensor: Tensor, reference: Reference, site: Site) -> bool:
 
 
 def _same_values(left: Tensor, right: Tensor) -> bool:
-    """Equal, also where one of the two is stored in a wider dtype."""
+    """Return whether two tensors are equal after widening to a common dtype."""
     if left.dtype != right.dtype:
         left, right = left.to(torch.float64), right.to(torch.float64)
     return torch.equal(left, right)
 
 
 def _proves_nothing(honest: floor.Floor) -> bool:
-    """Do honest runs in float32 hold other numbers there and not other roundings? Rows of padding
-    do, and memory that was never written. At one row already, but in a mixture, where a token may
-    be between two experts: there at half of them.
+    """Return whether float32 baseline runs differ by more than rounding.
+
+    They do in rows of padding or uninitialized memory. One row is enough, but in a mixture, where a
+    token may be between two experts, it takes half of them.
     """
     if honest.precision is not Precision.FLOAT32:
         return False
@@ -458,9 +459,7 @@ def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
 
 
 def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
-    """Every chosen id against the truth's logits of its own context. One that follows from logits
-    that drift drifts as they do, and is no flip that margins had to predict.
-    """
+    """Judge chosen ids by the reference's logits in their context; ids drift with their logits."""
     choices: list[tuple[str, tokens.Choice]] = []
     for site in evidence.open():
         logits = replace(site, name="logits")
@@ -504,7 +503,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
 
 
 def _follows_from_drift(evidence: Evidence, site: Site) -> bool:
-    """Is an id the largest of its own step's logits, and do these drift?"""
+    """Return whether an id is the largest of its step's logits and these drift."""
     logits = replace(site, name="logits")
     judged = evidence.judged.get(logits)
     if judged is None or judged.verdict is not Verdict.DRIFT:
@@ -523,9 +522,10 @@ def _token_outcome(choice: tokens.Choice) -> tuple[Verdict, str]:
 
 
 def _explain_drift(evidence: Evidence, limits: Limits) -> None:
-    """What a known fault explains is no drift, however small it is. Where routers tie, a few rows
-    may honestly be those of another expert, which another token's row may be as well: there the
-    fault has to show in half of the rows.
+    """Turn a drift that a known fault explains into `wrong`, however small it is.
+
+    If routers tie, a few rows may come from another expert, and another token's row may look alike:
+    the fault must show in half of the rows.
     """
     for site, observation in evidence.judged.items():
         if observation.verdict is not Verdict.DRIFT:
@@ -540,12 +540,12 @@ def _explain_drift(evidence: Evidence, limits: Limits) -> None:
 
 
 def _of_shape(tensor: Tensor | None, other: Tensor) -> Tensor:
-    """The tensor where it has the other's shape, else the other."""
+    """Return the tensor if it has the other's shape, else the other."""
     return tensor if tensor is not None and tensor.shape == other.shape else other
 
 
 def _drawn(evidence: Evidence) -> dict[Site, tuple[Tensor, int]]:
-    """Every drawn id that is one of its step's vocabulary, with the logits that it was drawn by."""
+    """Return every drawn id within its step's vocabulary, with the logits it was drawn from."""
     truth, observed = evidence.reference.truth, evidence.observed
     return {
         site: (_of_shape(observed.get(logits), truth[logits]), int(observed[site]))
@@ -558,9 +558,10 @@ def _drawn(evidence: Evidence) -> dict[Site, tuple[Tensor, int]]:
 
 
 def _settle_chosen(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]]) -> None:
-    """The truth draws nothing: its ids are the candidate's where it was run along them, and its
-    own likeliest elsewhere. So another id is not wrong, nor is what must repeat a drawn or a greedy
-    id and does; what came after it cannot be compared.
+    """Accept ids that differ because the reference draws nothing.
+
+    Its ids are the candidate's if it was run along them, else its own likeliest. So another id is
+    not wrong, nor is one that correctly repeats a drawn or greedy id. Later ids are not comparable.
     """
     truth, observed = evidence.reference.truth, evidence.observed
     for site in evidence.open():
@@ -586,25 +587,25 @@ def _same_integers(left: Tensor, right: Tensor) -> bool:
 def _compare_draws(
     evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]], draws: Draws | None
 ) -> None:
-    """Are the ids that were drawn as likely as draws of their step's logits?"""
+    """Check that the drawn ids are plausible draws from their step's logits."""
     relation = likelihood(list(drawn_ids.values()), draws) if draws is not None else None
     if relation is not None:
         evidence.relations.append(relation)
 
 
 def _excused(evidence: Evidence, site: Site) -> Tensor | None:
-    """The rows of which either run is excused: the truth's stands there, which proves nothing."""
+    """Return the rows that are excused in either run: they hold the reference's values there."""
     masks = [evidence.excused.get(each) for each in (site, replace(site, run="clean"))]
     known = [mask for mask in masks if mask is not None]
     return torch.stack(known).any(dim=0) if known else None
 
 
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
-    """The effect of the write at every observation that both runs have.
+    """Measure the effect of the write at every observation that both runs have.
 
-    In bf16 a write rounds what the engine held in two summands, and experts compute the tokens of
-    all requests together: neither keeps rows to the bit that nothing reached, on an engine that
-    is `bitwise` the same from run to run either.
+    Bitwise comparison is for float32 only: in bf16 a write rounds what the engine holds in two
+    summands, and experts compute the tokens of all requests together. Neither keeps unreached rows
+    bitwise equal, even on a `bitwise` reproducible engine.
     """
     reference = evidence.reference
     exactly = bitwise and reference.precision is Precision.FLOAT32 and not reference.mixture

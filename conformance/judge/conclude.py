@@ -1,4 +1,4 @@
-"""From the evidence to the cell's verdict and its reason in words."""
+"""Conclude the cell's verdict and its reason from the evidence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.records import BF16_LIMITS, Limits, Precision, Relation, Site, Verdict
 
-#: The write has an effect, but another one.
+#: Landings with an effect other than the intended one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
-#: Asked where the clean run is wrong already.
+#: The relation that is checked if the clean run is already wrong.
 RULE_OF_WRITES = "a write does what it should, though the clean run is off"
-#: What reads back right may sit in a copy that nothing uses (docs/numerics.md#the-gain).
+#: A correct read-back may come from a copy that nothing uses (docs/numerics.md#the-gain).
 _READ_BACK = (
     Verdict.VACUOUS,
     "the write was read back, but nothing after it shows with power that it arrived",
@@ -23,7 +23,7 @@ _READ_BACK = (
 
 
 def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
-    """The first verdict of the order that fits, with its reason."""
+    """Return the first verdict of the order that applies, with its reason."""
     observations = tuple(
         evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
     )
@@ -51,11 +51,11 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
 def _write_claims(
     evidence: Evidence, claims: Sequence[tuple[Verdict, str]]
 ) -> list[tuple[Verdict, str]]:
-    """What the gains say about the write.
+    """Return what the gains say about the write.
 
-    Whether the cell has the power to tell depends on the reference alone. Where the
-    candidate's clean run is already wrong its gain says little about the write, so
-    those observations take part in a rule of their own (`_rule_of_writes`).
+    Whether the cell has the power to decide depends on the reference alone. If the candidate's
+    clean run is already wrong, its gain says little about the write, so `_rule_of_writes` judges
+    those observations.
     """
     effects = evidence.effects
     kinds = {kind for kind, _ in claims}
@@ -71,16 +71,17 @@ def _write_claims(
     }
     claims = [*_landing_claims(sound), *_leak_claims(sound)]
     arrived = _arrived(sound, _landed, evidence.reference.precision)
-    # Where what could have shown it is wrong without the write, that is proved, and is the verdict.
+    # If the observations that could show it are wrong without the write, that decides instead.
     if len(sound) == len(effects) and not claims and not arrived:
         return [_READ_BACK]
     return claims
 
 
 def _rule_of_writes(evidence: Evidence) -> list[Relation]:
-    """Where the clean run is wrong the cell is as wrong as it is, and what an entry of known.yaml
-    says of that excuses no fault of the write besides: it changes no row that it must not, and most
-    of its effect is there and nothing as large besides. Nothing where that holds.
+    """Check the write where the clean run is wrong; return a relation only if it fails.
+
+    An entry in known.yaml that excuses the clean run excuses no fault of the write: it must not
+    change other rows, must have most of its effect, and nothing as large in addition.
     """
     off = {
         site: effect
@@ -97,7 +98,7 @@ def _rule_of_writes(evidence: Evidence) -> list[Relation]:
 
 
 def _goes_wrong(effect: Effect) -> bool:
-    """Does the write go wrong by more than a wrong clean run explains?"""
+    """Return whether the write is off by more than a wrong clean run explains."""
     if effect.leaking:
         return True
     if effect.gain is None or effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED}:
@@ -111,11 +112,11 @@ def _goes_wrong(effect: Effect) -> bool:
 def _arrived(
     effects: Mapping[Site, Effect], shows: Callable[[Effect], bool], precision: Precision
 ) -> bool:
-    """Does an observation downstream of where it was made show the write, of every prompt?
+    """Return whether an observation downstream of the write shows it, for every prompt.
 
-    The first observation of a prompt that the truth's write changes may be a read-back of the
-    write itself. Another prompt's effect says nothing about this one's, but in bf16 one is enough:
-    there noise hides a small edit of one prompt and not of the next.
+    A prompt's first observation that the write changes may be a read-back of the write itself. One
+    prompt's effect says nothing about another's, but in bf16 one is enough: noise can hide a small
+    edit in one prompt and not in the next.
     """
     touched: dict[int, list[Site]] = {}
     for site, effect in effects.items():
@@ -134,7 +135,7 @@ def _landed(effect: Effect) -> bool:
 
 
 def _moved(effect: Effect) -> bool:
-    """Where all is bitwise an honest run, that anything changed is enough: it changed rightly."""
+    """Return whether anything changed: if all values are bitwise honest, the change is right."""
     return effect.moved
 
 
@@ -144,7 +145,7 @@ def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
 
 
 def _landing_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
-    """Dropped, partial or misscaled, from the observations that have the power to tell."""
+    """Claim dropped, partial or misscaled, from the observations with the power to decide."""
     by_landing: dict[Landing, list[Site]] = {landing: [] for landing in Landing}
     for site, effect in effects.items():
         by_landing[effect.landing].append(site)
@@ -182,7 +183,7 @@ def _landing_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
 
 
 def _comes_before(site: Site, later: Site) -> bool:
-    """Is the first observed before the second in one and the same step?"""
+    """Return whether the first is observed before the second in the same step."""
     site_order, later_order = verdict.order(site), verdict.order(later)
     return site_order[:3] == later_order[:3] and site_order < later_order
 

@@ -1,8 +1,8 @@
-"""A cell's verdict from what its two precisions say (pure).
+"""The verdict of a cell, decided from its results in two precisions (pure).
 
-Meaning is decided in float32, where two right computations agree to a part in a million.
-Numerics are decided in bf16, which people run: there a value that is coarser than honest
-runs is `drift`, and only what lies far beyond them, or what bf16 alone can show, fails.
+Float32 decides correctness: two right computations agree to a part in a million. Bf16, which people
+run, decides numerics: a value coarser than baseline runs is `drift`. Only what lies far beyond
+them, or what only bf16 can show, fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from conformance.records import Answer, Precision, Verdict, record
 
 @record()
 class Decision:
-    """The verdict, why, the answer that decided, and the other where there is one."""
+    """The verdict, its reason, the deciding answer, and the other answer if there is one."""
 
     verdict: Verdict
     reason: str
@@ -24,15 +24,14 @@ class Decision:
 
 
 def decide(answers: list[Answer]) -> Decision:
-    """The verdict of a cell that was gathered in one precision or in both.
+    """Return the verdict of a cell that was run in one precision or in both.
 
-    1. Float32 decides what it does not pass: a failure, or a harness that cannot tell.
-    2. Where the engine refuses float32, or it was not gathered, bf16 decides alone.
-    3. Where float32 passes, or drifts, as it does where a router's choice is a matter of rounding,
-       bf16 decides; a check that has too little power there (a dose
-       below bf16's noise) was made in float32 and passes. What bf16 shows to be off beside
-       such a check is off all the same.
-    4. A refusal in bf16 is a refusal: nobody has seen the cell in the precision that people run.
+    1. Float32 decides if it does not pass: a failure, or a harness that cannot tell.
+    2. If the engine refuses float32, or float32 was not run, bf16 decides alone.
+    3. If float32 passes, or drifts because a router's choice depends on rounding, bf16 decides. A
+       check without the power to decide in bf16 (a dose below its noise) passes on float32 alone,
+       unless another observation is off in bf16.
+    4. A refusal in bf16 is a refusal: the cell was never tested in the precision that people run.
     """
     by_precision = {answer.precision: answer for answer in answers}
     meaning, numerics = by_precision.get(Precision.FLOAT32), by_precision.get(Precision.BF16)

@@ -1,4 +1,4 @@
-"""What is gathered about one cell on the way to its verdict."""
+"""The evidence about one cell, collected before its verdict."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from conformance.judge.measures.gain import Effect
 from conformance.judge.reference import Reference
 from conformance.records import Judged, Relation, Site, Verdict
 
-#: What no number can be read from.
+#: Verdicts on observations that no number can be read from.
 _MISFITS = (Verdict.STRUCTURE, Verdict.DTYPE)
 
 
 @dataclass(slots=True, eq=False)
 class Evidence:
-    """Everything known about a cell; filled from left to right, then concluded from."""
+    """All evidence about a cell; the fields are filled from top to bottom."""
 
     reference: Reference
     observed: Mapping[Site, Tensor]
@@ -42,7 +42,7 @@ class Evidence:
         )
 
     def comparable(self) -> dict[Site, Tensor]:
-        """What was observed in a shape and dtype that it may have."""
+        """Return the observations whose shape and dtype are allowed."""
         return {
             site: tensor
             for site, tensor in self.observed.items()
@@ -50,5 +50,5 @@ class Evidence:
         }
 
     def open(self) -> list[Site]:
-        """The observations of both sides that have no verdict yet."""
+        """Return the sites of the reference that have no verdict yet."""
         return [site for site in self.reference.truth if site not in self.judged]

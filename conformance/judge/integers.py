@@ -1,9 +1,8 @@
-"""Integers that a trace makes of numbers: ids of the largest, ranks, masks, rounded values (pure).
+"""Integers that a trace computes: ids of the largest, ranks, masks, rounded values (pure).
 
-An integer has no distance, so how easily each one flips is read from the honest runs: entry by
-entry, and row by row. In float32 the honest bf16 runs are the measure. Their noise is so much
-larger that whatever rounding may flip in float32 flips in some of them: an entry that none of them
-moves is not a matter of rounding.
+An integer has no distance, so the baseline runs show how easily each flips: by entry and by row. In
+float32 the bf16 baseline runs are the measure. Their noise is so much larger that whatever rounding
+can flip in float32 flips in some of them: an entry that none of them moves is not due to rounding.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from torch import Tensor
 from conformance.judge.measures import metrics, rounded
 from conformance.records import BF16_LIMITS, FLOAT32_LIMITS, Precision, Verdict
 
-#: By so many standard deviations a count of flips may be above an honest run's.
+#: How many standard deviations a count of flips may exceed a baseline run's.
 DEVIATIONS = 4.0
-#: As many entries must move in honest bf16 runs, each by less than this share of its row's size,
-#: for the integers to be rounded numbers: ids jump.
+#: Integers are rounded numbers if at least this many entries move in bf16 baseline runs, each by
+#: less than this share of its row's size. Ids jump further.
 MOVED, NEAR = 8, 0.25
-#: Places around an id over which the moves of its neighbours are averaged.
+#: How many places around an id are averaged over.
 _WINDOW = 9
 
 
 def share(width: int) -> float:
-    """How much of the honest bf16 runs' noise a float32 candidate may have, in a model as wide."""
+    """Return the share of the bf16 baseline runs' noise that a float32 candidate may have."""
     finest, coarsest = (
         metrics.least(precision, width) for precision in (Precision.FLOAT32, Precision.BF16)
     )
@@ -37,8 +36,9 @@ def share(width: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """The integers in the truth, in the honest runs of the precision, and in those of bf16 where
-    that is another one. `width` is that of the model.
+    """The integers of the reference, the precision's baseline runs, and the bf16 ones if others.
+
+    `width` is the model's.
     """
 
     truth: Tensor
@@ -48,15 +48,12 @@ class Runs:
 
     @property
     def shown(self) -> Tensor:
-        """All of them: [runs, *shape]."""
+        """Return all of them: [runs, *shape]."""
         return torch.stack([self.truth, *self.honest, *self.coarse])
 
 
 def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdict, str]:
-    """Equal, or how many are not and why that is a matter of rounding or not.
-
-    Raises nothing: `candidate` has the truth's shape.
-    """
+    """Compare integers of the same shape; say how many differ and whether rounding explains it."""
     unequal = candidate != runs.truth
     count = int(unequal.sum())
     if not count:
@@ -74,10 +71,11 @@ def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdic
 
 
 def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
-    """By how many flip in honest runs: of all entries, of any row, and of those entries that are
-    the same in all of them. Flips are rare and about independent, so that their numbers scatter by
-    their roots; three times as many drift, as noise that is three times as large has. Numbers that
-    were rounded, and places in an order, are held to how far they move as well.
+    """Judge by the flips in baseline runs: in all entries, per row, and where all of them agree.
+
+    Flips are rare and nearly independent, so counts scatter by their square roots; up to three
+    times as many is drift, as for noise. Rounded numbers and orders are also limited in how far
+    they move.
     """
     honest = torch.stack(list(runs.honest))
     if torch.equal(honest, runs.truth.expand_as(honest)):
@@ -85,7 +83,7 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     if reason := _others_in_a_row(candidate, runs.truth, runs.honest):
         return Verdict.WRONG, reason
     flipped = honest != runs.truth
-    # What the other runs agree on flips in one as it may in a candidate.
+    # An entry on which all other runs agree flips in one run as it may in a candidate.
     alone = flipped & (flipped.sum(dim=0) == 1)
     unequal = candidate != runs.truth
     sure = unequal & ~flipped.any(dim=0)
@@ -99,9 +97,7 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 
 
 def _far(candidate: Tensor, runs: Runs) -> float:
-    """How far the worst row of numbers or places moved, in multiples of what honest runs do; 0
-    where integers are neither.
-    """
+    """Return how far the worst row moved, in multiples of the baseline; 0 for other integers."""
     if _rounded_numbers(runs):
         right, moved = _rows(runs.truth), [_rows(run) for run in runs.coarse]
         own = _rows(candidate)
@@ -116,8 +112,9 @@ def _far(candidate: Tensor, runs: Runs) -> float:
 
 
 def _excess(mine: Tensor, theirs: Tensor) -> float:
-    """The smallest factor by which the flips of honest runs [runs, *shape] must grow for those of
-    the candidate to be within their scatter, in all rows together and in the worst one.
+    """Return the smallest factor on the baseline flips that makes the candidate's plausible.
+
+    `theirs` is [runs, *shape]. All rows together and the worst single row count.
     """
     own = _rows(mine).sum(dim=-1)
     honest = torch.stack([_rows(run).sum(dim=-1) for run in theirs])
@@ -128,7 +125,7 @@ def _excess(mine: Tensor, theirs: Tensor) -> float:
 
 
 def _factor(count: float, expected: float) -> float:
-    """`count` ≤ f·x + DEVIATIONS·√(f·x), solved for f. One is always let."""
+    """Solve `count` ≤ f·x + DEVIATIONS·√(f·x) for f. One flip is always allowed."""
     if count <= 1:
         return 0.0
     if not expected:
@@ -138,11 +135,11 @@ def _factor(count: float, expected: float) -> float:
 
 
 def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
-    """Each entry by how it moves in the honest bf16 runs, of whose noise float32 may have `share`.
+    """Judge each entry by how it moves in the bf16 baseline runs, scaled by `share`.
 
-    Numbers that were rounded are neighbours of the truth's. Ids in an order change places with
-    their neighbours. All others may be what some honest run has at the very entry. Of none of these
-    there may be more, in a row or in all, than chance lets.
+    Rounded numbers must be neighbours of the reference's. Ids in an order swap places with
+    neighbours. Any other entry must have a value that some baseline run has there. No row, nor the
+    whole, may have more of these than chance allows.
     """
     if _rounded_numbers(runs):
         return _neighbours(candidate, runs)
@@ -167,7 +164,7 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def _by_chance(off: Tensor, chance: Tensor, let: Tensor, why: str) -> tuple[Verdict, str]:
-    """Are no more entries off [rows, width] than chance lets, and one and `let` [rows] more?"""
+    """Check that no more entries are off [rows, width] than chance and `let` [rows] allow."""
     let = let.expand(len(off))
     each = [
         rounded.chance_of(int(mine.sum() - extra) - 1, row)
@@ -180,13 +177,13 @@ def _by_chance(off: Tensor, chance: Tensor, let: Tensor, why: str) -> tuple[Verd
 
 
 def _moves(runs: Runs) -> Tensor:
-    """How far the integers move in the honest bf16 runs: float64 [runs, rows, width]."""
+    """Return how far the integers move in the bf16 baseline runs: float64 [runs, rows, width]."""
     right = _rows(runs.truth)
     return torch.stack([(_rows(run) - right).abs() for run in runs.coarse])
 
 
 def _rounded_numbers(runs: Runs) -> bool:
-    """Do they move as numbers do, by little of their size? Ids jump, and then anywhere."""
+    """Return whether they move by little of their size, as numbers do; ids jump anywhere."""
     if not runs.coarse or runs.truth.dtype is torch.bool:
         return False
     moves, right = _moves(runs), _rows(runs.truth)
@@ -196,7 +193,7 @@ def _rounded_numbers(runs: Runs) -> bool:
 
 
 def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
-    """Rounded numbers: as far off as their row may be, and as many of them."""
+    """Judge rounded numbers by how far they are off and how many are."""
     may = share(runs.width) * _moves(runs).mean(dim=0).mean(dim=-1, keepdim=True)
     apart = (_rows(candidate) - _rows(runs.truth)).abs()
     if bool((apart > 1 + (DEVIATIONS * may).floor()).any()):
@@ -208,7 +205,7 @@ def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 
 
 def _orders(candidate: Tensor, runs: Runs) -> bool:
-    """Are the rows the same ids in every run, each of them once?"""
+    """Return whether all runs have the same distinct ids in each row, in any order."""
     right = runs.truth
     if not right.ndim or right.dtype is torch.bool or right.shape[-1] < 2 or not runs.coarse:
         return False
@@ -219,10 +216,10 @@ def _orders(candidate: Tensor, runs: Runs) -> bool:
 
 
 def _places(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
-    """Ids in an order: each by how far it and its neighbours move in the honest bf16 runs."""
+    """Judge ids in an order by how far each and its neighbours move in the bf16 baseline runs."""
     right = _places_of(runs.truth)
     moves = torch.stack([(_places_of(run) - right).abs() for run in runs.coarse]).mean(dim=0)
-    # By place, averaged over those around it, and by id again.
+    # By place, averaged over its neighbourhood, and back to ids.
     order = _rows(runs.truth).argsort(dim=-1).argsort(dim=-1)
     at_place = moves.gather(-1, order)
     pooled = torch.nn.functional.avg_pool1d(
@@ -233,19 +230,19 @@ def _places(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     strange = apart > torch.where(may > 0, 1 + (DEVIATIONS * may).floor(), 0.0)
     if bool(strange.any()):
         return Verdict.WRONG, f"{int(strange.sum())} are further on than rounding brings them"
-    chance = (2 * may).clamp_max(1.0)  # two ids change places
+    chance = (2 * may).clamp_max(1.0)  # two ids swap places
     honest = torch.stack([(_places_of(run) != right).sum(dim=-1) for run in runs.honest])
     let = honest.amax(dim=0) + 1
     return _by_chance(apart > 0, chance, let, "they have changed places with their neighbours")
 
 
 def _places_of(ids: Tensor) -> Tensor:
-    """The place of each id of a row, by the ids in ascending order: float64 [rows, width]."""
+    """Return the place of each id in its row, ids ascending: float64 [rows, width]."""
     return _rows(ids).argsort(dim=-1).double()
 
 
 def _others_in_a_row(candidate: Tensor, truth: Tensor, honest: Sequence[Tensor]) -> str:
-    """Why a row has ids that none may have: where honest runs only order the same otherwise."""
+    """Return why a row's ids are wrong, if baseline runs only reorder the same ids."""
     if all(_same_in_rows(run, truth) for run in honest) and not _same_in_rows(candidate, truth):
         if any(not torch.equal(run, truth) for run in honest):
             return "which order the same ones otherwise, and not others"
@@ -254,7 +251,7 @@ def _others_in_a_row(candidate: Tensor, truth: Tensor, honest: Sequence[Tensor])
 
 
 def _same_in_rows(left: Tensor, right: Tensor) -> bool:
-    """Has every row the same integers, in whichever order?"""
+    """Return whether every row has the same integers, in any order."""
     if not left.ndim:
         return bool(left == right)
     return torch.equal(left.sort(dim=-1).values, right.sort(dim=-1).values)

@@ -1,4 +1,4 @@
-"""From the evidence to one verdict: the order of decision, and the words for it."""
+"""From the evidence to one verdict: the order of precedence, and the reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Judged, Relation, Site, Verdict, record
 
-#: The first that fits decides a cell. `unknown` yields to a proven failure and to nothing else.
+#: The first verdict that applies decides. Only a proven failure outranks `unknown`.
 ORDER = (
     Verdict.MISSING,
     Verdict.STRUCTURE,
@@ -34,9 +34,9 @@ NOTHING = "nothing was observed"
 class Judgement:
     """A cell's verdict with the evidence for it.
 
-    `worst_ratio` is the largest error in multiples of the noise floor, at `worst_site`.
-    `harness` marks an `unknown` that is ours to mend. `diagnosis` is empty, or says in
-    words what explains a failure; `explanations` names it for programs (several: they tie).
+    `worst_ratio` is the largest error in multiples of the noise floor, at `worst_site`. `harness`
+    marks an `unknown` that the harness has to fix. `diagnosis` is empty or a sentence that explains
+    a failure; `explanations` are its names for programs (several if they tie).
     """
 
     verdict: Verdict
@@ -51,17 +51,17 @@ class Judgement:
 
 
 def unknown(reason: str, relations: Sequence[Relation] = ()) -> Judgement:
-    """The harness lacks what it takes to judge: never a pass."""
+    """Return an `unknown`: the harness lacks data to judge, which is never a pass."""
     return Judgement(Verdict.UNKNOWN, reason, relations=tuple(relations), harness=True)
 
 
 def first(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict that decides. Of nothing, `unknown`."""
+    """Return the verdict that decides; `unknown` if there is none."""
     return min(verdicts, key=ORDER.index, default=Verdict.UNKNOWN)
 
 
 def worst(observations: Sequence[Judged]) -> Judged | None:
-    """The observation furthest from the truth, in multiples of the floor."""
+    """Return the observation furthest from the reference, in multiples of the noise floor."""
     measured = [observation for observation in observations if observation.q_max is not None]
     return max(measured, key=lambda observation: observation.q_max or 0.0, default=None)
 
@@ -69,7 +69,7 @@ def worst(observations: Sequence[Judged]) -> Judged | None:
 def claims(
     observations: Sequence[Judged], relations: Sequence[Relation]
 ) -> list[tuple[Verdict, str]]:
-    """What the observations are, each verdict once with its reason, and what does not hold."""
+    """Return each verdict of the observations once, with its reason, and the broken relations."""
     kinds = {observation.verdict: None for observation in observations}
     claimed = [(kind, _reason_of(kind, observations)) for kind in kinds]
     broken = [relation for relation in relations if relation.gates and not relation.holds]
@@ -77,13 +77,13 @@ def claims(
 
 
 def deciding(claimed: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
-    """The claim that decides: the first of its verdict. Of nothing, `unknown`."""
+    """Return the claim that decides: the first of its verdict; `unknown` if there is none."""
     decided = first([kind for kind, _ in claimed])
     return next((claim for claim in claimed if claim[0] is decided), (decided, NOTHING))
 
 
 def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
-    """Why the observations of this verdict make it, in words."""
+    """Return why the observations have this verdict."""
     concerned = [observation for observation in observations if observation.verdict is kind]
     names = [observation.site for observation in concerned]
     furthest_off = worst(observations)
@@ -108,18 +108,18 @@ def _broken_claim(relation: Relation) -> tuple[Verdict, str]:
 
 
 def order(site: Site) -> tuple[str, int, int, float, str]:
-    """Sorts observations as they are made: layer by layer, what has no layer last."""
+    """Sort key for the order in which observations are made: by layer, those without one last."""
     layer = math.inf if site.layer is None else site.layer
     return site.run, site.prompt, site.step, layer, site.name
 
 
 def depth(site: Site) -> tuple[int, float]:
-    """How far along a run an observation is made: by step, then by layer, the logits last."""
+    """Return how late in a run an observation is made: by step, then layer, logits last."""
     return site.step, math.inf if site.layer is None else site.layer
 
 
 def place(site: Site) -> str:
-    """Where an observation was made, in words: "logits of prompt 1, step 2, edited run"."""
+    """Describe where an observation was made: "logits of prompt 1, step 2, edited run"."""
     name = site.name if site.layer is None else f"{site.name} after layer {site.layer}"
     parts = [f"{name} of prompt {site.prompt}"]
     if site.step:
@@ -130,6 +130,6 @@ def place(site: Site) -> str:
 
 
 def places(sites: Sequence[str], limit: int = 3) -> str:
-    """The first few places and how many more there are."""
+    """Describe the first few places and how many more there are."""
     words = "; ".join(place(Site.parse(site)) for site in sites[:limit])
     return words if len(sites) <= limit else f"{words} and {len(sites) - limit} more"

@@ -1,4 +1,4 @@
-"""Does an error stay in the stream once it is there, where the logits need not show it?"""
+"""Errors that stay in the residual stream although the logits need not show them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from conformance.records import Judged, Site
 
-#: The cap of k_max: what is further off than this never passes.
+#: The upper limit of k_max: a larger ratio never passes.
 _NOISE = 3.0
 
 
 def stays_off(reads: Sequence[Judged]) -> bool:
-    """Is the stream off from some layer to the last one, but never on the last token?
+    """Return whether the stream is off from some layer to the last, but never at the last token.
 
-    The logits come from the last token. It sees the others through attention only, which
-    may well hide that one of them is wrong.
+    The logits come from the last token. It sees the others only through attention, which can hide
+    that one of them is wrong.
     """
     streams: dict[tuple[int, int], list[tuple[int, Judged]]] = {}
     for observation in reads:

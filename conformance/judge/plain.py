@@ -1,4 +1,4 @@
-"""What an engine does by itself, without nnsight."""
+"""The result of running an engine without nnsight."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from conformance.records import record
 
 @record()
 class Plain:
-    """Its own tokens and log-probabilities, and (`streams`) what plain hooks see after its layers.
+    """Whether the engine by itself agrees with the reference, and why.
 
-    `confirmed` says in words why the definition that the truth has of the model is not in
-    question, "" where it is: an engine that differs then deviates from its own definition.
+    Compared are its own tokens and log-probabilities and, if `streams`, what plain hooks read after
+    its layers. `confirmed` says why the reference's definition of the model can be trusted, "" if
+    it cannot: an engine that disagrees then deviates from its own definition.
     """
 
     agrees: bool

@@ -1,7 +1,7 @@
-"""Does a candidate hold what another definition of the model predicts, as strictly as the truth?
+"""Compare a candidate with another definition of the model as strictly as with the reference.
 
-By what the definition adds to the truth: this is taken from the candidate, and what is left is
-judged as ever, values, gains and leaks. Pure.
+What the definition adds to the reference is subtracted from the candidate. The remainder is judged
+as usual: values, gains and leaks. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Observed = Mapping[str, Tensor]
 
 
 def definitions(members: Mapping[str, Observed]) -> dict[str, Observed]:
-    """What each definition gives, by its name, of all that a reference holds."""
+    """Return the observations of each definition of the model in `members`, by its name."""
     return {
         name.removeprefix(DEFINITION): values
         for name, values in members.items()
@@ -26,7 +26,7 @@ def definitions(members: Mapping[str, Observed]) -> dict[str, Observed]:
 
 
 def without(candidate: Observed, truth: Observed, defined: Observed) -> dict[str, Tensor]:
-    """The candidate without what the definition adds to the truth."""
+    """Subtract from the candidate what the definition adds to the reference."""
     return {
         site: _without(value, truth.get(site), defined.get(site))
         for site, value in candidate.items()

@@ -1,10 +1,9 @@
-"""Who is to blame for a cell that ended in an error: whose call it was that failed.
+"""Attribute a cell that ended in an error to the side whose call failed.
 
-Frames say whose code ran, by where the packages lie (`conformance.worker.frames`). The innermost
-one raised. Where that is the engine's, the question is who called the engine, through which door,
-and how far the call went: nnsight builds models, rewrites configurations and reaches into an
-engine's insides in ways that no user of the engine does; and where an engine raised before it
-computed, what it was asked for may have been wrong, which nnsight put together.
+Frames say whose code ran, by package location (`conformance.worker.frames`). The innermost one
+raised. If it is the engine's, it matters who called the engine, at which entry point, and how far
+the call went. nnsight builds models, rewrites configurations and reaches into engine internals that
+no user touches. If an engine raised before it computed, nnsight may have made a wrong request.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from conformance.judge.plain import Plain
 from conformance.records import Attribution, Frame, Owner, Side
 
-#: What an engine goes through when it is used as it is meant to be, and when it computes.
+#: Where an engine is entered by its normal users and when it computes.
 _DOORS = (
     "vllm/entrypoints/",
     "vllm/engine/",
@@ -25,8 +24,8 @@ _DOORS = (
     "vllm/inputs/",
     "transformers/",
 )
-#: Where an engine loads and computes. What is raised before has looked at a request, or at options,
-#: and no more.
+#: Where an engine loads and computes. Errors raised before have only checked a request or its
+#: options.
 _AT_WORK = (
     "vllm/model_executor/",
     "vllm/v1/attention/",
@@ -34,11 +33,11 @@ _AT_WORK = (
     "vllm/v1/sample/",
     "vllm/v1/worker/",
     "transformers/models/",
-    # Weights are read, and what did not fit is told.
+    # Reads weights and reports those that did not fit.
     "transformers/core_model_loading.py",
     "transformers/utils/loading_report.py",
 )
-#: Among these files what only finds the class of a model, and hands the arguments on.
+#: Among these files, the code that only finds a model's class and forwards the arguments.
 _AUTO = "transformers/models/auto/"
 _SIDES = {
     Owner.SCENARIO: Side.HARNESS,
@@ -50,7 +49,7 @@ _SIDES = {
 
 
 def by_frames(frames: Sequence[Frame], plain: Plain | None) -> Attribution | None:
-    """The side whose call failed; None where no frame says it, or an injected fault raised."""
+    """Return the side whose call failed; None if no frame shows it, or an injected fault raised."""
     if not frames or frames[-1].owner is Owner.SELFTEST:
         return None
     frames = [frame for frame in frames if frame.owner is not Owner.SELFTEST]
@@ -89,7 +88,7 @@ def _at_work(frame: Frame) -> bool:
 
 
 def _call(frames: Sequence[Frame]) -> tuple[Frame | None, list[Frame]]:
-    """Who called the engine last, and the engine's frames from there on."""
+    """Return the last caller of the engine, and the engine's frames from there on."""
     entered: list[Frame] = []
     for index in reversed(range(len(frames))):
         if frames[index].owner is Owner.ENGINE:
@@ -100,8 +99,10 @@ def _call(frames: Sequence[Frame]) -> tuple[Frame | None, list[Frame]]:
 
 
 def _passes_on(frames: Sequence[Frame]) -> bool:
-    """Is the last frame of the harness's own mixin, which the engine called and which calls the
-    engine on? It watches a step, and asks nothing of the engine.
+    """Return whether the last frame is the harness's mixin, called by the engine and calling it
+    again.
+
+    The mixin watches a step and requests nothing from the engine.
     """
     callers = [frame.owner for frame in frames if frame.owner is not Owner.HARNESS]
     return frames[-1].owner is Owner.HARNESS and bool(callers) and callers[-1] is Owner.ENGINE

@@ -1,4 +1,4 @@
-"""The truth of one cell and its honest runs in one precision: the noise floor they give."""
+"""The reference of one cell and its baseline runs in one precision, which give the noise floor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from conformance.judge.integers import Runs
 from conformance.judge.measures import floor, metrics, rounded, structure, tokens
 from conformance.records import TIED, Precision, Site
 
-#: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
-#: hundred times what they show, in bf16 a few times.
+#: Fewer baseline runs do not show how far apart they can be. The limit is a hundred times their
+#: spread in float32, a few times in bf16.
 FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
 
-#: Of observations that no verdict is possible on.
+#: Reasons for observations that cannot be judged.
 HONEST_RUNS_DIFFER = (
     "honest runs in float32 differ in it by more than rounding: an error as large as the value "
     "itself would have passed"
@@ -30,22 +30,22 @@ TRUTH = "truth"
 #: Observations under this member help to diagnose (see `transformations`) and are never judged.
 AUXILIARY = "aux"
 
-#: The width of a model of which logits alone are known, at most.
+#: The largest width assumed for a model if only its logits are given.
 _WIDE = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Reference:
-    """The truth and the honest runs in one precision, by site. `mixture`: it has routers.
-    `width` is that of the model's residual stream; 0: the narrowest observation's is taken.
-    Where truth and honest runs have nan or an infinity at the same entries, these are 0 in them,
-    and `numberless` has the `structure.kinds` of all entries. Where they have them at others, or
-    have no number at all, the observation is `unclear`, with the reason: all of it is 0.
-    `greedy` are the ids that a generation left to itself must take from its own logits. `ties`, of
-    float32, are the tokens whose experts are a matter of rounding, after each layer; `rounded` is
-    what a trace rounded by itself, there too, with the dtype. `coarse` are the integers of the
-    honest bf16 runs where the precision is float32: they show how easily each one flips. `stream`
-    is the root mean square of the model's residual stream, 0 where it is not known.
+    """The reference (`truth`) and its baseline runs (`honest`) in one precision, by site.
+
+    `mixture`: the model has routers. `width` is its residual stream's; 0 means the narrowest
+    observation's. Entries that are nan or infinite in all runs alike are replaced by 0, and
+    `numberless` has the `structure.kinds` of all entries. If the runs disagree on them or have no
+    number at all, the observation is `unclear`, with the reason, and all 0. `greedy` are the ids
+    that a free generation must take from its own logits. In float32, `ties` are the tokens whose
+    experts depend on rounding, after each layer; `rounded` are the dtypes that a trace rounded to;
+    `coarse` are the integers of the bf16 baseline runs, which show how easily each flips. `stream`
+    is the root mean square of the residual stream, 0 if unknown.
     """
 
     truth: Mapping[Site, Tensor]
@@ -65,7 +65,7 @@ class Reference:
     _known: dict[Site, Known] = field(default_factory=dict)
 
     def other_kinds(self, observed: Mapping[Site, Tensor]) -> dict[Site, str]:
-        """Which of a candidate's observations have other nan and infinities, in words."""
+        """Describe the observations whose nan and infinities differ from the reference's."""
         return {
             site: flaw
             for site, entries in self.numberless.items()
@@ -74,22 +74,22 @@ class Reference:
         }
 
     def numbers(self, observed: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
-        """A candidate's observations with 0 where truth and honest runs are no numbers; in float32
-        with the truth's entries where both were rounded, and the other way by chance.
+        """Set a candidate's entries to 0 where the reference has no number.
+
+        In float32, also replace neighbours of rounded entries (`rounded.settled`).
         """
         numbers = _filled(observed, self.numberless)
         return rounded.settled(numbers, self.truth, self.rounded)
 
     def floor(self, site: Site) -> floor.Floor:
-        """The noise floor of one observation; an edited run is scaled by its clean twin."""
+        """Return the noise floor of one observation; an edited run is scaled by its clean run."""
         if site not in self._floors:
             self.prepare([site])
         return self._floors[site]
 
     def borrow(self, other: Reference) -> None:
-        """Take over the floors of what is bitwise the same in another reference.
-
-        The cases of one intervention all have the same clean run.
+        """Reuse another reference's noise floors of bitwise equal sites, such as a shared clean
+        run.
         """
         for site, borrowed in other._floors.items():
             if site in self.truth and self._clean(site) is None and self._same_values(site, other):
@@ -104,7 +104,7 @@ class Reference:
         )
 
     def prepare(self, sites: Iterable[Site]) -> None:
-        """Compute the floors of many observations together, which is several times faster."""
+        """Compute the noise floors of many observations together, which is several times faster."""
         clean_of = {site: self._clean(site) for site in sites if site not in self._floors}
         twins = [clean for clean in clean_of.values() if clean is not None]
         if twins:
@@ -133,11 +133,11 @@ class Reference:
         self._floors.update(zip(sites, computed, strict=True))
 
     def _operands(self, site: Site, twin: Site | None) -> Tensor | None:
-        """[T]: how long what a row that is exactly zero is the difference of may be. An engine
-        that rounds the two apart leaves a rounding of that length.
+        """Return the length of the operands whose difference an exactly zero row may be: [T].
 
-        As long as the longest row of this width that was observed in the same step, else as the
-        model's stream. A row that an edit made zero, which is none in the clean run, must be zero.
+        An engine that rounds the two separately leaves a rounding error of that length. It is the
+        longest row of this width observed in the same step, else the model's stream. A row that is
+        zero only through the edit must stay zero.
         """
         truth = metrics.rows(self.truth[site])
         if bool(truth.any(dim=-1).all()):
@@ -158,11 +158,11 @@ class Reference:
         return lengths
 
     def integers(self, site: Site) -> Runs:
-        """The integers that the truth and the honest runs have there."""
+        """Return the integers of the reference and the baseline runs at a site."""
         return Runs(self.truth[site], self.honest[site], self.coarse.get(site, ()), self._terms())
 
     def _terms(self) -> int:
-        """How many products a sum of the model has. Of logits alone no width can be told."""
+        """Return how many products a sum in the model has; logits alone do not show the width."""
         if not self.width:
             floats = (value for value in self.truth.values() if value.is_floating_point())
             narrowest = min((metrics.shape_of_rows(value)[1] for value in floats), default=1)
@@ -170,14 +170,14 @@ class Reference:
         return self.width
 
     def _clean(self, site: Site) -> Site | None:
-        """The clean twin of an edited observation, where it has one of its shape."""
+        """Return the clean site of an edited observation, if it exists and has the same shape."""
         clean = replace(site, run="clean")
         if site.run != "edited" or clean not in self.truth:
             return None
         return clean if self.truth[clean].shape == self.truth[site].shape else None
 
     def known(self) -> Mapping[Site, Known]:
-        """Every value of the truth with its noise: what a wrong value may be mistaken for."""
+        """Return every value of the reference with its noise: what a wrong value may be instead."""
         if not self._known:
             for site, tensor in self.truth.items():
                 if tensor.is_floating_point() and site not in self.unclear:
@@ -197,11 +197,11 @@ def read_reference(
     free: Mapping[str, Tensor] | None = None,
     stream: float = 0.0,
 ) -> Reference | str:
-    """The reference by site with the members that compute in this precision, or what is wrong
-    with it in words: then nothing can be judged. It must be finite, but where its values may be
-    `numberless`: a user's are masked with -inf, or are nan in rows of padding. `free` is the truth
-    that was run along no candidate's tokens, where that of `reference` was: the latter has any id
-    that a candidate took, and cannot tell which ones were to be greedy.
+    """Build the reference of one precision, or return why it cannot be used.
+
+    It must be finite unless values may be `numberless`: a user's are masked with -inf, or nan in
+    rows of padding. `free` is the reference that was run along no candidate's tokens, if
+    `reference` was: the latter repeats the candidate's ids and cannot show which had to be greedy.
     """
     beside = (TRUTH, AUXILIARY)
     members = {
@@ -248,7 +248,7 @@ def read_reference(
 def _coarse_integers(
     reference: Mapping[str, Mapping[str, Tensor]], truth: Mapping[Site, Tensor]
 ) -> dict[Site, tuple[Tensor, ...]]:
-    """The integers of the honest bf16 runs, of the truth's shape."""
+    """Return the integers of the bf16 baseline runs that have the reference's shape."""
     runs = [
         {Site.parse(name): value for name, value in values.items()}
         for member, values in reference.items()
@@ -264,8 +264,10 @@ def _coarse_integers(
 def _numberless(
     truth: Mapping[Site, Tensor], members: Collection[Mapping[Site, Tensor]]
 ) -> tuple[dict[Site, Tensor], dict[Site, str]]:
-    """The kinds of the entries of what is not finite on some side, and of which of these the sides
-    do not agree or have no number at all, with the reason: there every entry counts as none.
+    """Return the `structure.kinds` of observations that are not finite, and the unclear ones.
+
+    Unclear, with the reason, are those on which the runs disagree or have no number: all counts as
+    nan.
     """
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
@@ -301,7 +303,7 @@ def _flaws(
     *,
     twin: bool,
 ) -> Iterator[str]:
-    """Why this reference cannot be judged by."""
+    """Yield why this reference cannot be used."""
     if not truth:
         yield "it has no truth"
     fewest = FEWEST_MEMBERS[precision]
@@ -336,7 +338,7 @@ def _flaw(member: Tensor | None, truth: Tensor) -> str:
 
 
 def _not_finite(values: Mapping[Site, Tensor]) -> Site | None:
-    """The first observation with a value that is not finite; looked for only when there is one."""
+    """Return the first observation that is not finite, checking all of a dtype at once first."""
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for tensor in values.values():
         by_dtype.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
@@ -346,5 +348,5 @@ def _not_finite(values: Mapping[Site, Tensor]) -> Site | None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """A sum is not finite when one of its terms is not; float64 has room for all of bf16."""
+    """Return whether all values are finite: otherwise the sum is not. Float64 holds all of bf16."""
     return math.isfinite(tensor.sum(dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Which rows an observation of another shape really holds."""
+"""Find which rows an observation of the wrong shape holds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from conformance.records import Limits, Site
 
 
 def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -> tuple[str, str]:
-    """A kind and words for rows that are the truth's, but not the ones asked for.
-
-    ("", "") when the rows are not found in the truth's batch, or are no activations.
-    """
+    """Return a kind and words for rows found elsewhere in the reference's batch; else ("", "")."""
     truth = reference.truth.get(site)
     if truth is None or truth.ndim < 2 or not candidate.is_floating_point():
         return "", ""
@@ -34,7 +31,7 @@ def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -
 
 
 def _place(row: Tensor, batch: dict[int, Known], limits: Limits) -> tuple[int, int] | None:
-    """The prompt and token whose row this is, within noise."""
+    """Return the prompt and token whose row this is, within noise."""
     best = None
     for prompt, value in batch.items():
         mask = metrics.bulk(value.rows)

@@ -1,6 +1,6 @@
-"""Which known fault explains a failed cell, where it begins, and whom it concerns.
+"""Find which known fault explains a failed cell, where it begins, and what it affects.
 
-A label never makes a verdict better.
+A diagnosis never improves a verdict.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from conformance.judge.diagnosis.predictions import Explanation
 from conformance.judge.evidence import Evidence
 from conformance.records import Limits, Site, Verdict
 
-#: So many observations are looked at, spread over all that are off.
+#: How many observations are examined, spread over all that are off.
 _LOOKED_AT = 24
 
 _WRONG = frozenset({Verdict.WRONG, Verdict.DRIFT, Verdict.ALIASED})
@@ -24,14 +24,14 @@ _WRITE = frozenset({Verdict.DROPPED, Verdict.PARTIAL, Verdict.CONTAMINATED, Verd
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What explains a failed cell: `kinds` for programs (several where they tie), a sentence."""
+    """What explains a failed cell: `kinds` for programs (several if they tie), and a sentence."""
 
     kinds: tuple[str, ...] = ()
     sentence: str = ""
 
 
 def diagnose(evidence: Evidence, decided: Verdict, limits: Limits) -> Diagnosis:
-    """Why the cell failed, as far as its own observations show it."""
+    """Return why the cell failed, as far as its own observations show it."""
     observations = evidence.judged
     everything = sorted(observations, key=verdict.order)
     if decided in _WRITE:
@@ -54,7 +54,7 @@ def diagnose(evidence: Evidence, decided: Verdict, limits: Limits) -> Diagnosis:
 def _of_shape(
     evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
 ) -> Diagnosis:
-    """Which rows there are where there are too many or too few."""
+    """Find which rows an observation with too many or too few holds."""
     aligned: dict[Site, tuple[str, str]] = {}
     sampled = _sample(sites)
     for site in dict.fromkeys(sampled):
@@ -71,7 +71,7 @@ def _of_shape(
 
 
 def explain_value(evidence: Evidence, site: Site, limits: Limits) -> tuple[Explanation, ...]:
-    """What explains the value of one observation; () for what is no activation."""
+    """Return what explains the value of one observation; () if it is no activation."""
     if site not in evidence.explained and site in evidence.rows:
         evidence.explained[site] = explain(scenes.value(evidence, site), limits)
     return evidence.explained.get(site, ())
@@ -98,7 +98,7 @@ def _of_value(
 def _of_write(
     evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
 ) -> Diagnosis:
-    """By the change that the write made; where that is unknown, by the value it left."""
+    """Explain the change that the write made, or else the value that it left."""
     change = _explained(
         lambda site: explain(scenes.change(evidence, site), limits),
         sites,
@@ -120,7 +120,7 @@ def _of_write(
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """What explains some observations, in words, and which ones it explains."""
+    """What explains some observations, and which ones it explains."""
 
     kinds: tuple[str, ...] = ()
     clauses: tuple[str, ...] = ()
@@ -133,9 +133,9 @@ def _explained(
     everything: Sequence[Site],
     form: str,
 ) -> _Explained:
-    """The explanation of the first observation that has one, and which others share it.
+    """Return the explanation of the first observation that has one, and which others share it.
 
-    Of many observations every so many is looked at, and stands for those that follow it.
+    Of many observations every n-th is examined, and stands for those that follow it.
     """
     sampled = _sample(sites)
     by_site = {
@@ -160,9 +160,9 @@ def _explained(
 
 
 def _leading(by_site: Mapping[Site, tuple[Explanation, ...]]) -> tuple[Explanation, ...]:
-    """What explains the first observation; of a tie that which explains most of the others.
+    """Return what explains the first observation; if tied, what explains most of the others.
 
-    One fault is at work, as a rule: what cannot be told apart at one layer can at another.
+    There is usually one fault: what is ambiguous at one layer may not be at another.
     """
     first = next(iter(by_site.values()))
     reach = [
@@ -182,7 +182,7 @@ def _of_kind(kind: str, explanations: Sequence[Explanation]) -> Explanation | No
 
 
 def _sample(sites: Sequence[Site]) -> list[Site]:
-    """For each observation the one that is looked at in its stead, every so many."""
+    """Return for each observation the one examined in its stead."""
     every = max(1, -(-len(sites) // _LOOKED_AT))
     return [sites[index - index % every] for index in range(len(sites))]
 
@@ -190,7 +190,7 @@ def _sample(sites: Sequence[Site]) -> list[Site]:
 def _shared(
     by_site: Mapping[Site, tuple[Explanation, ...]], leading: Sequence[Explanation]
 ) -> tuple[list[Site], list[str]]:
-    """The observations with the leading explanation: of its kind, or from the same source."""
+    """Return the observations that share the leading explanation's kind or source, and words."""
     of_kind = {
         site: _of_kind(leading[0].kind, explanations) for site, explanations in by_site.items()
     }

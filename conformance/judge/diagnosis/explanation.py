@@ -1,8 +1,8 @@
-"""Which hypothesis explains a wrong value, and which others do as well.
+"""Find the hypotheses that explain a wrong value.
 
-Each predicts the value that a fault would have produced. One is accepted when the
-candidate agrees with its prediction within noise and with no other prediction, the
-truth included, less than three times worse; else the tie is said.
+Each predicts the value that a fault produces. One is accepted if the candidate agrees with it
+within noise and fits every other prediction, and the reference, three times worse. Otherwise the
+tie is reported.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import median_limit
 from conformance.records import Limits
 
-#: A prediction's noise is itself estimated; it may be this much larger than said.
+#: A prediction's noise is itself an estimate; it may be this much larger.
 _SLACK = 2.0
 #: The runner-up must be this much worse.
 _CLEARLY = 3.0
-#: A prediction that leaves out more of the rows yields to one that does not: a shift by one
-#: says nothing of the row at the edge, but of two rows it must not leave out one.
+#: A prediction that covers less of the rows yields to one that covers them. A shift by one says
+#: nothing about the row at the edge, but of two rows it must not leave out one.
 _COVERED = 0.75
 
-#: So many numbers of a value are compared with each prediction, in whole rows, and so many rows
-#: at least. Predictions are many (a shift by every row is one), and a few rows tell them apart:
-#: without this the logits of ninety tokens of a trained model take minutes.
+#: How many numbers of a value, in whole rows, and at least how many rows are compared with each
+#: prediction. There are many predictions (a shift by each row), and a few rows distinguish them.
+#: Without this limit, the logits of ninety tokens of a trained model take minutes.
 _NUMBERS, _FEWEST_ROWS = 2**18, 4
 
 
@@ -45,10 +45,7 @@ class _Trial:
 
 
 def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
-    """The hypotheses that explain the rows which are off; () when none does.
-
-    More than one means that they cannot be told apart.
-    """
+    """Return the hypotheses that explain the rows that are off; several if they tie."""
     ratios = _ratios(scene, _truth(scene), torch.ones(len(scene.rows), dtype=torch.bool))
     off = _some(_off(ratios, limits), scene.rows.shape[1])
     before = ratios * scene.own.noise
@@ -84,8 +81,9 @@ def _try(
     rows_off: tuple[Tensor, Tensor],
     limits: Limits,
 ) -> _Trial | None:
-    """None for what says too little of the rows that are off, or is too uncertain to explain.
-    `rows_off`: which those are, and the distance of each from the truth.
+    """Test a hypothesis; None if it covers too few rows that are off, or is too uncertain.
+
+    `rows_off` holds which rows are off, and the distance of each from the reference.
     """
     off, before = rows_off
     rows = off & hypothesis.valid
@@ -109,13 +107,13 @@ def _truth(scene: Scene) -> Hypothesis:
 
 
 def _off(ratios: Tensor, limits: Limits) -> Tensor:
-    """The rows that differ from the truth; all of them where none does by itself."""
+    """Return the rows that differ from the reference; all of them if none does by itself."""
     off = ratios > limits.k_max
     return off if bool(off.any()) else torch.ones_like(off)
 
 
 def _some(rows: Tensor, width: int) -> Tensor:
-    """As many of these rows as are compared, evenly among them."""
+    """Return at most as many of these rows as are compared, evenly spaced."""
     most = max(_FEWEST_ROWS, _NUMBERS // width)
     chosen = rows.nonzero().flatten()
     if len(chosen) <= most:
@@ -126,10 +124,10 @@ def _some(rows: Tensor, width: int) -> Tensor:
 
 
 def _ratios(scene: Scene, hypothesis: Hypothesis, selected: Tensor) -> Tensor:
-    """The distance of some rows from a prediction, over its noise.
+    """Return the distance of the selected rows from a prediction, over its noise.
 
-    On the dimensions which are massive neither in the prediction nor in the truth: what
-    is left of a massive value when another is taken from it is mostly rounding.
+    Only dimensions that are massive in neither the prediction nor the reference count: the
+    difference of two massive values is mostly rounding.
     """
     predicted = hypothesis.rows[selected]
     mask = metrics.bulk(predicted) & metrics.bulk(scene.own.rows[selected])
@@ -139,7 +137,7 @@ def _ratios(scene: Scene, hypothesis: Hypothesis, selected: Tensor) -> Tensor:
 
 
 def _group_by_fault(scene: Scene, trials: Sequence[_Trial], off: Tensor) -> list[list[_Trial]]:
-    """Groups of hypotheses that are one fault: of one kind, or the same within noise."""
+    """Group hypotheses that are one fault: of one kind, or equal within noise."""
     groups: list[list[_Trial]] = []
     for trial in trials:
         for group in groups:

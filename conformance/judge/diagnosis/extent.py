@@ -1,4 +1,4 @@
-"""Which observations are off, in words: names, layers, prompts, steps, tokens."""
+"""Descriptions of which observations are off: names, layers, prompts, steps, tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.records import Judged, Limits, Site, Verdict
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """1, 2, 3, 7 → "1-3, 7"."""
+    """Format numbers as ranges: 1, 2, 3, 7 → "1-3, 7"."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and spans[-1][-1] == number - 1:
@@ -20,16 +20,16 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def rows(off: Sequence[int], total: int, called: tuple[str, str] = ("token", "tokens")) -> str:
-    """Which rows of an observation are off, `called` so: one of them, and several."""
+    """Describe which rows are off; `called` is the singular and plural of a row."""
     one, several = called
     return f"every {one}" if len(off) == total else f"{several} {ranges(off)} of {total}"
 
 
 def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
-    """What the sites have in common, leaving out what they share with all the others.
+    """Describe the sites by what they share, leaving out what all of `among` share.
 
-    "stream after layers 7-29 of prompt 1": layers of a name, then the prompts, steps and
-    runs where not all of them are concerned.
+    "stream after layers 7-29 of prompt 1": the layers of each name, then prompts, steps and runs if
+    only some of them are concerned.
     """
     parts = []
     for name in dict.fromkeys(site.name for site in sites):
@@ -50,7 +50,7 @@ def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
 
 
 def tokens_off(observations: Sequence[Judged], limits: Limits) -> str:
-    """Which tokens are off, by prompt, where not all of them are."""
+    """Describe which tokens of each prompt are off, "" if all or none are."""
     off: dict[int, set[int]] = {}
     lengths: dict[int, int] = {}
     for observation in observations:
@@ -77,11 +77,10 @@ def _tokens(off: set[int], length: int) -> str:
 
 
 def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:
-    """Is what comes after the first layer that is off right again, or off as well?
+    """Say whether the layers after the first that is off are right again.
 
-    Where a value is another than the one meant and a later layer is within noise, the
-    computation itself was right, so that the value was only read wrongly. An error which is
-    hardly beyond the noise proves nothing of the kind: it can fade on the way.
+    If a value is wrong and a later layer is within noise, the computation was right and only the
+    read was wrong. An error just above the noise does not prove this: it can decay.
     """
     layered = [site for site in off if site.layer is not None]
     if not layered:
@@ -119,7 +118,7 @@ def _depth(site: Site) -> float:
 
 
 def no_effect(observations: Iterable[Judged], layers: Mapping[str, int], backend: str) -> str:
-    """A write that was dropped, in one sentence: where it was made, on what, how surely."""
+    """Describe a dropped write in one sentence: where, on which backend, how surely."""
     gains = [observation.gain for observation in observations if observation.gain is not None]
     where = f" at layer {next(iter(layers.values()))}" if len(layers) == 1 else ""
     surest = min(gains, key=lambda gain: gain.sigma, default=None)

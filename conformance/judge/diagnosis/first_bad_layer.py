@@ -1,7 +1,7 @@
-"""Which layer introduces an error: every layer judged by what it makes of its own input.
+"""Find the layers that introduce an error: each is judged given its own input.
 
-Pure: what float32 and honest bf16 layers make of the candidate's input is observed by a
-worker beforehand (`conformance.builtin.one_layer`).
+Pure: a worker (`conformance.builtin.one_layer`) has computed what float32 and bf16 baseline layers
+make of the candidate's input.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from conformance.judge.measures import floor, metrics
 from conformance.judge.reference import read_reference
 from conformance.records import Judged, Limits, Precision, Relation, Site
 
-#: A candidate's stream may have been rounded where its engine's own was not, which adds to
-#: what a single layer is off by: so many times the limits are allowed.
+#: A candidate's stream may have been rounded where its engine's was not, which adds to the error of
+#: a single layer: the limits are multiplied by this.
 _ROUNDED = 3.0
-#: The rule that is asked where an engine refuses float32.
+#: The name of the relation that is checked if an engine refuses float32.
 WITH_OWN_INPUT = "every layer computes what it should of its own input"
-#: Of fewer tokens there is no median.
+#: Fewer tokens give no useful median.
 _FEWEST_TOKENS = 4
 
 
@@ -33,7 +33,7 @@ def place(
     limits: Limits,
     precision: Precision = Precision.BF16,
 ) -> str:
-    """The layers that introduce the error and those that inherit it, in words.
+    """Describe which layers introduce the error and which inherit it.
 
     `members` are the reference's layers fed with the candidate's own streams; `observations` are
     the cell's observations.
@@ -70,11 +70,11 @@ def with_own_input(
     members: Mapping[str, Mapping[str, Tensor]],
     limits: Limits,
 ) -> Relation | None:
-    """Does every layer make of its own input what honest bf16 layers make of it? None where no
-    stream of enough tokens can be told.
+    """Check that every layer maps its input to what bf16 baseline layers do.
 
-    What the layers before did cancels, so that this sees a fifth to a tenth of what the stream
-    shows. The median over the tokens decides: a router may have two experts within a rounding.
+    None if no stream has enough tokens. Errors of earlier layers cancel, so this detects errors
+    five to ten times smaller than the stream shows. The median over the tokens decides: a router
+    may score two experts within one rounding.
     """
     own, fed = _fed(observed, members)
     streams = {
@@ -105,7 +105,7 @@ def with_own_input(
 def _fed(
     observed: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """What a candidate's layers gave, and what the reference's make of the same input."""
+    """Return the outputs of the candidate's layers, and the reference's for the same input."""
     own = {
         name: observed[in_run]
         for name in members.get("truth", {})

@@ -1,6 +1,6 @@
-"""Known ways in which a tensor can be another one than it should: what each predicts.
+"""Hypotheses about how a tensor can be wrong, each with its prediction.
 
-Here: values the truth holds elsewhere; `transformations` has what is computed from them.
+Here: values that the reference holds elsewhere; `transformations` computes others from them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from conformance.judge.diagnosis import transformations
 from conformance.judge.diagnosis.predictions import Hypothesis, Scene, differ_only_in, predict
 from conformance.records import Site
 
-#: Batches of more rows are not searched for a shifted span.
+#: Longer batches are not searched for a shifted span.
 _LONGEST_BATCH = 256
 
 
 def propose(scene: Scene) -> Iterator[Hypothesis]:
-    """Every hypothesis that applies here, the simpler before the more contrived."""
+    """Yield every hypothesis that applies, simple ones first."""
     yield from transformations.algebra(scene)
     yield from _elsewhere(scene)
     yield from transformations.branches(scene)
@@ -31,7 +31,7 @@ def propose(scene: Scene) -> Iterator[Hypothesis]:
 
 
 def general(kind: str, words: str) -> str:
-    """The words for several observations that each have their own (prompt, factor, order)."""
+    """Return words that cover several observations, each with its own prompt, factor or order."""
     return {
         "other-prompt": "another prompt's rows",
         "permuted": "rows in another order",
@@ -40,7 +40,7 @@ def general(kind: str, words: str) -> str:
 
 
 def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
-    """The value of another layer, step, run, prompt or name."""
+    """Propose the value of another layer, step, run, prompt or name."""
     own_site = scene.site
     for site, known in scene.known.items():
         if site == own_site or known.rows.shape[1] != scene.rows.shape[1]:
@@ -73,7 +73,7 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
 
 
 def _same_by_own_name(scene: Scene, site: Site) -> bool:
-    """Does the truth hold the same by the observation's own name? Then that one says it."""
+    """Return whether the reference holds this value under the observation's own name too."""
     twin = scene.known.get(replace(site, name=scene.site.name))
     return twin is not None and torch.equal(twin.rows, scene.known[site].rows)
 
@@ -86,7 +86,7 @@ def _apart(distance: int, what: str) -> str:
 
 
 def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
-    """Rows of the batch in another place: shifted, one for all, in another order."""
+    """Propose other rows of the batch: shifted, one row for all, or permuted."""
     own_site = scene.site
     prompts = sorted(
         (
@@ -127,7 +127,7 @@ def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
         yield _predict_rows(scene, kind, words, batch, noise, source, everywhere)
     if len(scene.rows) == count:
         nearest = torch.cdist(scene.rows, batch).argmin(dim=1)
-        if len(set(nearest.tolist())) < count:  # an order has each row once
+        if len(set(nearest.tolist())) < count:  # a permutation has each row once
             return
         words = f"rows in another order ({', '.join(map(str, (nearest - start).tolist()))})"
         yield _predict_rows(scene, "permuted", words, batch, noise, nearest, everywhere)

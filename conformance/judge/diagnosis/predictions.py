@@ -1,4 +1,4 @@
-"""What a hypothesis about a wrong value consists of."""
+"""Classes for hypotheses about a wrong value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.records import Site
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A value the truth holds [T, D], and what honest runs scatter around it [T]."""
+    """A value of the reference [T, D], and its noise over the baseline runs [T]."""
 
     rows: Tensor
     noise: Tensor
@@ -21,7 +21,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """One observation that is off, and everything it might be mistaken for."""
+    """One observation that is off, and all values it may have been confused with."""
 
     site: Site
     rows: Tensor
@@ -35,11 +35,11 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hypothesis:
-    """`kind` names it for programs, `words` complete the sentence "it holds …", and `source`
-    is the layer or step of the truth whose value it is, where it is one's.
+    """A prediction of what a wrong observation holds.
 
-    rows [T, D] is the prediction, noise [T] its uncertainty; rows that the hypothesis
-    says nothing about are not `valid`.
+    `kind` names it for programs, `words` complete the sentence "it holds …". `source` is the layer
+    or step of the reference that holds the value, if there is one. rows [T, D] is the prediction,
+    noise [T] its uncertainty; `valid` excludes rows that it says nothing about.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A hypothesis that fits, and how well: the root mean square ratio to its noise."""
+    """A hypothesis that fits, and the root mean square of its error over its noise."""
 
     kind: str
     words: str
@@ -63,7 +63,7 @@ class Explanation:
 def predict(
     scene: Scene, kind: str, words: str, rows: Tensor, noise: Tensor, source: str = ""
 ) -> Hypothesis:
-    """A prediction cut or filled to the length of what was observed."""
+    """Return a prediction, cut or padded to the length of the observation."""
     length, count = len(scene.rows), min(len(scene.rows), len(rows))
     valid = torch.arange(length) < count
     if len(rows) < length:
@@ -73,5 +73,5 @@ def predict(
 
 
 def differ_only_in(site: Site, other: Site, field: str) -> bool:
-    """Do the two sites differ in this field and in no other?"""
+    """Return whether the two sites differ in this field and no other."""
     return replace(site, **{field: getattr(other, field)}) == other

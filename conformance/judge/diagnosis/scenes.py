@@ -1,4 +1,4 @@
-"""What a failed observation is compared with to find out what it really holds."""
+"""What a failed observation is compared with to find out what it holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.records import Site
 
 
 def value(evidence: Evidence, site: Site) -> Scene:
-    """The observation among everything the truth holds."""
+    """Return the observation together with every value of the reference."""
     reference = evidence.reference
     auxiliary = {aux_site: metrics.rows(tensor) for aux_site, tensor in reference.auxiliary.items()}
     if site.name == "logits":
@@ -24,7 +24,7 @@ def value(evidence: Evidence, site: Site) -> Scene:
 
 
 def change(evidence: Evidence, site: Site) -> Scene:
-    """The change that the write made to the observation, among the truth's changes."""
+    """Return the change that the write made, together with every change in the reference."""
     changes = {}
     for edited in evidence.effects:
         before, after = (

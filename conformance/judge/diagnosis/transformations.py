@@ -1,17 +1,17 @@
-"""Values computed from the truth: branches of a layer, multiples, caps, wrong ingredients.
+"""Values computed from the reference: branches of a layer, multiples, caps, wrong ingredients.
 
-Most need nothing but the truth's other observations of the same cell; those about the
-two branches of a layer need what the reference may record under the member `aux`:
+Most need only the cell's other observations. Those about a layer's two branches need what the
+reference may record under the member `aux`:
 
     mlp.<layer>        [tokens, width]  what the layer's second branch adds to the stream
     attention.<layer>  [tokens, width]  what its first branch adds; computed here from the
-                                        others where the stream before the layer is known
+                                        others if the stream before the layer is known
     normed.<layer>     [tokens, width]  the stream after the layer, through the next norm
     embedding          [tokens, width]  the stream before the first layer
     uncapped           [vocabulary]     logits before the soft cap and scale
 
-Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), computed in
-float32. All are optional; any other name is tried as it is.
+Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), in float32. All are
+optional; any other name is tried unchanged.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SPECIAL = frozenset({"mlp", "attention", "normed", "uncapped", "logits"})
 
 
 def branches(scene: Scene) -> Iterator[Hypothesis]:
-    """One branch of the layer without, or twice with, the stream it is added to.
+    """Propose a branch without, or twice with, the stream that it is added to.
 
-    In an edited run also those of the clean run: half a write leaves the other half.
+    For an edited run, also propose the clean run's: half a write leaves the other half.
     """
     own_site = scene.site
     for run, tag, of_run in (
@@ -60,7 +60,7 @@ def branches(scene: Scene) -> Iterator[Hypothesis]:
 
 
 def _branch_values(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
-    """What is known of the layer's branches; attention as what is left of its contribution."""
+    """Yield the known branches of the layer; attention may be the remainder of its contribution."""
     mlp = scene.auxiliary.get(replace(site, name="mlp"))
     attention = scene.auxiliary.get(replace(site, name="attention"))
     before = None
@@ -80,7 +80,7 @@ def _branch_values(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
 
 
 def _grown_noise(noise: Tensor, measured: Tensor, rows: Tensor) -> Tensor:
-    """The noise of a prediction that is longer than the value the noise was measured of."""
+    """Scale the noise for a prediction that is longer than the value it was measured on."""
     longer: Tensor = rows.norm(dim=-1) / measured.norm(dim=-1).clamp_min(1e-30)
     return noise * longer.clamp_min(1.0)
 
@@ -98,7 +98,7 @@ def _without_or_twice(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str
 
 
 def algebra(scene: Scene) -> Iterator[Hypothesis]:
-    """Nothing, a multiple, a layer's own contribution, positions, swapped halves."""
+    """Propose zero, a multiple, a layer's own contribution, positions, or swapped halves."""
     o, noise = scene.own.rows, scene.own.noise
     yield predict(scene, "zero", "zero", torch.zeros_like(o), noise)
     mask = metrics.bulk(o)
@@ -140,7 +140,7 @@ def _multiple(factor: float, width: int) -> tuple[str, str]:
 
 
 def logits(scene: Scene) -> Iterator[Hypothesis]:
-    """The soft cap applied once more, or left out. Rows are compared without their means."""
+    """Propose a soft cap applied twice or left out. Rows are compared without their means."""
     raw = scene.auxiliary.get(replace(scene.site, name="uncapped"))
     if raw is not None and raw.shape == scene.own.rows.shape:
         grown = scene.own.noise * raw.norm() / scene.own.rows.norm().clamp_min(1e-30)
@@ -164,7 +164,7 @@ def _centred(rows: Tensor) -> Tensor:
 
 
 def ingredients(scene: Scene) -> Iterator[Hypothesis]:
-    """A sum or difference computed with another prompt's value in place of its own."""
+    """Propose a sum or difference computed with another prompt's value."""
     own_site = scene.site
     if own_site.name in {"stream", "logits"}:
         return

@@ -1,6 +1,6 @@
-"""The same backend in several environments: who observed the very same bits (pure).
+"""The same backend in several environments: which ones observed the same bits (pure).
 
-Shown, not gated on: other versions of an engine may compute the same in another order.
+For information only: other versions of an engine may compute in another order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TITLE = "the same bits in every environment"
 
 
 class Environments:
-    """What the columns of one backend observed of a case: compared with each other, once."""
+    """The observations of one case by all columns of a backend, compared once."""
 
     def __init__(self, observed: Mapping[str, Observed]) -> None:
         self._columns = {
@@ -27,16 +27,14 @@ class Environments:
         self._sets = alike(self._columns)
 
     def relations(self, column: str) -> tuple[Relation, ...]:
-        """How a column's observations stand to those of its backend elsewhere; none where it
-        runs in one environment only.
-        """
+        """Return how a column compares with its backend's other columns; () if there is none."""
         if len(self._columns) < 2:
             return ()
         return (same_elsewhere(column, self._sets, self._columns),)
 
 
 def alike(columns: Mapping[str, Observed]) -> list[list[str]]:
-    """The columns in sets that observed bitwise the same, in the order of their first."""
+    """Group the columns whose observations are bitwise equal, in order of first appearance."""
     sets: list[list[str]] = []
     for name, observed in columns.items():
         for members in sets:
@@ -51,9 +49,7 @@ def alike(columns: Mapping[str, Observed]) -> list[list[str]]:
 def same_elsewhere(
     own: str, sets: Sequence[Sequence[str]], columns: Mapping[str, Observed]
 ) -> Relation:
-    """Whether every other environment observed what this one did, and where the first
-    difference to each is.
-    """
+    """Return whether all environments observed the same bits, with the first difference to each."""
     clauses = []
     for names in sets:
         others = ", ".join(name for name in names if name != own)

@@ -1,8 +1,8 @@
-"""How likely it is that another way to draw is seen: from the logits that are drawn by.
+"""The probability that a wrong way of sampling is detected, computed from the logits.
 
-Many draws of the same logits are independent. What one of them adds to the evidence for another way
-is a number for each id, and the distribution of the sum is found by convolution. Each number is
-rounded down to a grid and one other way alone is counted, so that this is a lower bound.
+Many draws from the same logits are independent. Each adds to the evidence for another way of
+sampling an amount that depends on the drawn id; convolution gives the distribution of the sum.
+Amounts are rounded down to a grid and only one other way counts, so the result is a lower bound.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from conformance.judge.measures.draws import RATE, Draws, at_most, ways
 
 #: The grid, in units of the natural logarithm.
 _STEP = 0.01
-#: What one draw takes away from the evidence at most: a sum with more reaches nothing.
+#: A draw that lowers the evidence by more than this is dropped: its sum cannot reach the limit.
 _LEAST = -20.0
 
 
 def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
-    """At least with this probability so many draws, of the probabilities `used`, are called wrong
-    where `asked` was asked for.
+    """Return a lower bound on the probability that `count` draws from `used` fail where `asked`
+    was.
     """
     right = at_most(logits, asked)
     inside = float(used[right > 0].sum())
     if inside < 1 - 1e-12 and inside**count < 1e-4:
-        return 1 - inside**count  # an id outside proves it by itself
+        return 1 - inside**count  # an id outside is proof by itself
     tried = ways(logits, asked)
     needed = math.log(len(tried) / RATE)
     shown = max(_reached(used, right, other, count, needed) for other in tried.values())
@@ -35,13 +35,13 @@ def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
 
 
 def _reached(used: Tensor, right: Tensor, other: Tensor, count: int, needed: float) -> float:
-    """How likely the evidence for one other way alone is as large as needed, of ids inside."""
+    """Return the probability that one other way's evidence reaches `needed`, given ids inside."""
     inside = right > 0
     chances = used[inside] / used[inside].sum()
     adds = other[inside].log() - right[inside].log()
     counted = adds > _LEAST
     if float((chances * adds.clamp_min(_LEAST)).sum()) <= 0:
-        return 0.0  # this is not the way to see it by
+        return 0.0  # this way does not detect it
     places = torch.floor(adds[counted] / _STEP).long()
     first = int(places.min())
     mass = torch.zeros(int(places.max()) - first + 1, dtype=torch.float64)

@@ -1,15 +1,15 @@
-"""Drawn token ids: are they draws of their logits, in the way that was asked for?
+"""Test whether sampled token ids are draws from their logits with the requested parameters.
 
-They are held against the logits that the same step showed, which are held against the truth
-themselves: which ids a top-p keeps hangs on the last bit of the likeliest. Where a step showed
-none, against the truth's, which is run along the drawn ids.
+The logits are those the same step showed, which are judged separately: which ids a top-p keeps
+depends on the last bit of the likeliest. If a step showed none, they are the reference's, which is
+run along the drawn ids.
 
-Every other way to draw is asked how likely it makes the ids, as a multiple of how likely the way
-that was asked for makes them. Under that way the mean of such a multiple is 1 at most, whatever the
-ids before led to, and so is the mean of their average, `evidence`. It is therefore beyond 1 / RATE
-with a probability of `RATE` at most (Markov's inequality): draws need not be independent, or
-many, or near normal. A temperature changes what is drawn by the sum of the ids' logits alone, so
-that for two temperatures no test of the same rate sees more.
+For every other way of sampling, the test computes how likely it makes the ids, relative to the
+requested way. Under the requested way such a ratio has a mean of at most 1, whatever the earlier
+ids were; so has the average over all ways, `evidence`. By Markov's inequality it exceeds 1 / RATE
+with probability at most `RATE`: draws need not be independent, many, or near normal. A temperature
+acts only through the sum of the ids' logits, so for two temperatures no test of the same rate
+detects more.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from torch import Tensor
 from conformance.records import Relation
 
 TITLE = "drawn tokens are as likely as draws of their logits"
-#: How often draws as they were asked for are called wrong, at most. With all backends one matrix
-#: holds two thousand cells of drawn ids in either precision: one of a thousand matrices is wrong.
+#: The largest rate at which correct draws are called wrong. One matrix of all backends has two
+#: thousand cells of drawn ids in each precision, so one matrix in a thousand has a false alarm.
 RATE = 4e-7
-#: Other temperatures, as multiples of the one that was asked for: too cold, too hot.
+#: Other temperatures tried, as multiples of the requested one.
 FACTORS = (0.125, 0.5, 0.7, 1.4, 2.0, 8.0)
-#: What transformers keeps of all ids where nothing is asked.
+#: The default top-k of transformers.
 USUAL_TOP_K = 50
-#: Two probabilities that are no further apart than this may be one, rounded otherwise.
+#: Probabilities closer than this may be equal, rounded differently.
 _SAME = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How ids were drawn: from softmax(logits / `temperature`), of which the `top_k` likeliest ids
-    were kept (0: all), and of these the likeliest that together hold `top_p`.
+    """How ids are sampled: from softmax(logits / `temperature`).
+
+    The `top_k` likeliest ids are kept (0: all), then the likeliest of these that together hold
+    `top_p`.
     """
 
     temperature: float = 1.0
@@ -47,9 +49,7 @@ class Draws:
 
 
 def likelihood(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> Relation | None:
-    """Whether drawn ids, each with the logits [vocabulary] of its step, are as likely as draws;
-    None without any.
-    """
+    """Check drawn ids, each with its step's logits [vocabulary]; None if there are none."""
     if not drawn:
         return None
     found, words = evidence(drawn, draws)
@@ -57,13 +57,15 @@ def likelihood(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> Relation | 
 
 
 def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, str]:
-    """How many times as likely other ways to draw make these ids, on average over the ways: the
-    natural logarithm, infinite where an id could not be drawn; and in words.
+    """Return the evidence for other ways of sampling, and a description.
+
+    The evidence is the natural logarithm of the average likelihood ratio over the ways; infinite if
+    an id could not be drawn.
     """
     totals = dict.fromkeys(others(draws), 0.0)
     before = None
     for step, (logits, token) in enumerate(drawn):
-        if before is None or not torch.equal(before, logits):  # many draw by the same
+        if before is None or not torch.equal(before, logits):  # many draws share their logits
             asked, tried, before = at_most(logits, draws), ways(logits, draws), logits
         if asked[token] == 0:
             return math.inf, f"id {token} of draw {step} is outside of what was to be kept"
@@ -77,7 +79,7 @@ def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, 
 
 
 def others(draws: Draws) -> Mapping[str, Draws | None]:
-    """The other ways that are tried, by name: None draws evenly."""
+    """Return the other ways that are tried, by name; None is uniform sampling."""
     few = draws.top_k // 2 if draws.top_k else USUAL_TOP_K
     return {
         "drawing evenly": None,
@@ -93,7 +95,7 @@ def others(draws: Draws) -> Mapping[str, Draws | None]:
 
 
 def ways(logits: Tensor, draws: Draws) -> dict[str, Tensor]:
-    """The probabilities that every other way draws with."""
+    """Return the probabilities of every other way."""
     even = torch.full((logits.numel(),), 1 / logits.numel(), dtype=torch.float64)
     return {
         name: even if other is None else distribution(logits, other)
@@ -106,9 +108,7 @@ def _log(probability: float) -> float:
 
 
 def distribution(logits: Tensor, draws: Draws) -> Tensor:
-    """float64 [vocabulary]: the probabilities that ids are drawn with. Of ids that are equally
-    likely all are kept where one is: which of them comes first is the engine's own.
-    """
+    """Return the sampling probabilities: float64 [vocabulary]; ties at a cutoff are all kept."""
     kept = _softmax(logits, draws)
     if 0 < draws.top_k < kept.numel():
         kept = _from(kept, float(kept.topk(draws.top_k).values[-1]))
@@ -118,9 +118,11 @@ def distribution(logits: Tensor, draws: Draws) -> Tensor:
 
 
 def at_most(logits: Tensor, draws: Draws) -> Tensor:
-    """float64 [vocabulary]: the largest probability that any right engine draws each id with. An
-    id at the end of what is kept may be kept or not, by how the engine rounds and orders; where
-    it is not, all others are the likelier.
+    """Return the largest probability with which a correct engine draws each id: float64
+    [vocabulary].
+
+    An id at the edge of what is kept may be dropped, depending on rounding and order; all others
+    are then likelier.
     """
     kept, times = _softmax(logits, draws), 1.0
     if 0 < draws.top_k < kept.numel():
@@ -133,7 +135,7 @@ def at_most(logits: Tensor, draws: Draws) -> Tensor:
         held = _surely_held(kept, draws.top_p - margin)
         whole, kept = kept, _from(kept, _least(kept, draws.top_p + margin) * (1 - _SAME))
         times *= float(whole[kept > 0].sum()) / held
-    # So that the rounding of a probability itself is no evidence either.
+    # Also allow for the rounding of the probability itself.
     return kept * times * (1 + _SAME)
 
 
@@ -142,22 +144,20 @@ def _softmax(logits: Tensor, draws: Draws) -> Tensor:
 
 
 def _from(probabilities: Tensor, least: float) -> Tensor:
-    """Of those that are as large as this, the probabilities."""
+    """Keep the probabilities of at least `least`, and renormalize."""
     kept = probabilities.masked_fill(probabilities < least, 0.0)
     return kept / kept.sum()
 
 
 def _least(probabilities: Tensor, top_p: float) -> float:
-    """The smallest that is kept: so much is not held by those before it."""
+    """Return the smallest probability kept: those before it hold at most `top_p`."""
     ordered = probabilities.sort(descending=True).values
     before = ordered.cumsum(0) - ordered
     return float(ordered[before <= top_p].min())
 
 
 def _surely_held(probabilities: Tensor, top_p: float) -> float:
-    """What those hold together that are kept in whatever order equal ones come; `top_p` is held in
-    any order, and so is the likeliest.
-    """
+    """Return the total probability that is kept whatever the order of equal ids."""
     ordered = probabilities.sort(descending=True).values
     held = ordered.cumsum(0)
     ends = torch.searchsorted(-ordered, -ordered * (1 - _SAME), right=True) - 1

@@ -1,14 +1,13 @@
-"""The noise floor: how far honest computations in one precision are from the float32 truth.
+"""The noise floor: how far baseline runs in one precision are from the float32 reference.
 
-E_t is the ensemble's root mean square error at token t, n_t = √(E_t² + (u₀·scale)²),
-and ρ_t = the candidate's error at t over n_t. Q_med and Q_max are the median and the
-maximum of ρ over the tokens. All of it is kept in absolute size, so that a truth of
-zeros needs no division.
+E_t is the baseline runs' root mean square error at token t, n_t = √(E_t² + (u₀·scale)²), and ρ_t =
+the candidate's error at t over n_t. Q_med and Q_max are the median and the maximum of ρ over the
+tokens. All sizes are absolute, so a reference of zeros needs no division.
 
-Logits are compared after taking each row's mean away, and the means by themselves: on
-SmolLM2-135M 88 % of the honest error of a row of logits is one common shift, which
-changes no probability and, being a single number, is up to eight times smaller in one
-honest run than in the next; what is left agrees to a few per cent between them.
+Logits are compared after subtracting each row's mean, and the means separately: on SmolLM2-135M 88
+% of a baseline run's error in a row of logits is one common shift. It changes no probability and,
+being a single number, can be eight times smaller in one run than in the next; the remainder agrees
+to a few per cent.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from torch import Tensor
 from conformance.judge.measures import metrics
 from conformance.records import Limits, Precision
 
-#: Less than this of the length that a row has in the clean run is what a subtraction left of it,
-#: and a rounding of what was there is as large: `x - x` may be 1e-8.
+#: A row shorter than this, relative to the clean run's, is the remainder of a subtraction, where
+#: one rounding of the operands is as large: `x - x` may be 1e-8.
 CANCELLED = 2.0**-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Floor:
-    """What honest runs make of one observation. Tensors are float64.
+    """The noise floor of one observation. Tensors are float64.
 
-    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]: a row's length, or that of
-    the clean run's where hardly anything is left of it (see `CANCELLED`). `ulps` is the
-    ensemble's error on each massive element in ulps, at least one; None without such elements.
-    `massive_noise` [T] is its error on all massive elements of a row together. `shift` is the
-    truth's mean of each row and `shift_noise` the ensemble's error of it, where the rows are
-    compared without their means. `zero` marks rows that must be exactly zero. `mixture`
-    says that a token's row may honestly differ by a whole expert: in bf16 routers have near-ties.
+    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `scale` is a row's length,
+    or the clean run's if hardly anything is left of it (see `CANCELLED`). `ulps` is the baseline
+    runs' error on each massive element in ulps, at least one; None without such elements.
+    `massive_noise` [T] is their error on all massive elements of a row together. If rows are
+    compared without their means, `shift` is the reference's mean of each row and `shift_noise` the
+    baseline error of it. `zero` marks rows that must be exactly zero. `mixture`: a token's row may
+    come from another expert, since in bf16 routers have near-ties.
     """
 
     truth: Tensor
@@ -55,21 +54,21 @@ class Floor:
     massive_noise: Tensor | None = None
 
     def view(self, rows: Tensor) -> Tensor:
-        """Rows as they are compared: without their means where those are judged apart."""
+        """Return rows as they are compared: without their means if those are judged separately."""
         return rows if self.shift is None else rows - rows.mean(dim=-1, keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far one candidate observation is from the truth, in multiples of the floor.
+    """How far one candidate observation is from the reference, in multiples of the noise floor.
 
-    `error` and `floor` are relative (median over the tokens); `smallest` is the
-    smallest relative error on all tokens that would have been found, `smallest_local`
-    on any one of them. `largest` is the relative error of whatever is furthest off: of a row, of
-    a massive dimension, or of a row's common shift. `massive` is the worst massive dimension, or
-    all of a row's together, as a share of what is allowed there, `massive_near` the latter as a
-    share of what a match may be off by, and `shift` the worst common shift; `zero` is False when a
-    row that must be zero is not. Beyond `limit_med` and `limit_max` the value is wrong.
+    `error` and `floor` are relative (median over the tokens). `smallest` is the smallest relative
+    error on all tokens that would have been found, `smallest_local` on any one of them. `largest`
+    is the relative error of whatever is furthest off: a row, a massive dimension, or a row's common
+    shift. `massive` is the worst massive dimension, or all of a row's together, as a share of what
+    is allowed; `massive_near` is the latter as a share of what a match allows; `shift` is the worst
+    common shift. `zero` is False if a row that must be zero is not. Beyond `limit_med` and
+    `limit_max` it is wrong.
     """
 
     q_med: float
@@ -91,7 +90,7 @@ class Distance:
 
     @property
     def bounded(self) -> bool:
-        """Is all that is judged by a mere bound within it?"""
+        """Return whether everything that has only an upper bound is within it."""
         return self.massive <= 1.0 and self.shift <= 1.0 and self.zero
 
 
@@ -105,12 +104,11 @@ def floor(
     mixture: bool = False,
     terms: int = 1,
 ) -> Floor:
-    """The floor of one observation from its truth [T, D] and its members [M, T, D].
+    """Compute the noise floor of one observation from truth [T, D] and members [M, T, D].
 
-    `fallback` [T] is the scale of rows of which hardly anything is left: the clean run's norm, with
-    its massive dimensions.
-    `centred` compares the rows without their means, and the means apart. `terms` is how many
-    products the model's sums have: its width.
+    `fallback` [T] is the scale of rows of which hardly anything is left: the clean run's norm,
+    massive dimensions included. `centred` compares the rows without their means, and the means
+    separately. `terms` is how many products the model's sums have: its width.
     """
     computed = floors(
         [truth],
@@ -135,11 +133,11 @@ def floors(
     mixture: bool = False,
     terms: int = 1,
 ) -> list[Floor]:
-    """The floors of many observations of one width, computed on all their rows at once.
+    """Compute the noise floors of many observations of one width, on all their rows at once.
 
-    `runs` [M, rows of all of them, D] are the members. `operands` [T] are the lengths of what the
-    rows that are exactly zero are differences of; 0 where such a row must be zero, and None for
-    all rows of a site.
+    `runs` [M, rows of all of them, D] are the baseline runs. `operands` [T] are the lengths of the
+    operands whose difference an exactly zero row is; 0 if such a row must be zero, None if all
+    must.
     """
     truth = torch.cat(list(truths))
     empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
@@ -185,9 +183,9 @@ def floors(
 def _massive_floor(
     off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
 ) -> Tensor | None:
-    """Per element, but never below what the site's massive elements show together:
+    """Return the error of each massive element, at least the mean over the site's:
 
-    four members are too few to trust a small error of a single number.
+    four runs are too few to trust a small error of a single number.
     """
     if bool(mask.all()):
         return None
@@ -200,8 +198,9 @@ def _massive_floor(
 def _massive_noise(
     off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
 ) -> Tensor:
-    """[T]: the error of all massive elements of a row together, and never below what all rows of
-    the site show, relative to their size.
+    """Return the error of all massive elements of a row together: [T].
+
+    It is at least, relative to their size, what all rows of the site show.
     """
     size = metrics.norm(truth, ~mask)
     relative = metrics.ratio(metrics.norm(off, ~mask), size).square().mean(dim=0)
@@ -211,14 +210,14 @@ def _massive_noise(
 
 
 def measure(candidate: Tensor, honest: Floor, limits: Limits) -> Distance:
-    """Compare a finite candidate [T, D] with the truth, against the floor."""
+    """Compare a finite candidate [T, D] with the reference, relative to the noise floor."""
     return measures([candidate], [honest], limits)[0]
 
 
 def measures(
     candidates: Sequence[Tensor], honest: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
-    """The distances of many observations of one width, computed on all their rows at once."""
+    """Compute the distances of many observations of one width, on all their rows at once."""
     rows = [
         honest_floor.view(candidate)
         for candidate, honest_floor in zip(candidates, honest, strict=True)
@@ -274,15 +273,15 @@ def _distance(
 
 
 def median_limit(tokens: int, limits: Limits) -> float:
-    """What Q_med may reach. A single row has no median: it is judged as the maximum is."""
+    """Return the limit of Q_med. A single row has no median and is judged as the maximum is."""
     return limits.k_med if tokens > 1 else limits.k_max
 
 
 def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float]:
-    """What the median over the tokens and any one token may reach before the value is wrong.
+    """Return the limits of the median and of any one token beyond which the value is wrong.
 
-    In bf16 a router meets near-ties: one token's row may honestly differ by a whole expert, so
-    on a mixture only what most tokens show counts.
+    In bf16 a router has near-ties, and one token's row may come from another expert. So in a
+    mixture only the median counts.
     """
     if _ties(honest):
         return (limits.far_med if tokens > 1 else math.inf), math.inf
@@ -290,23 +289,24 @@ def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float
 
 
 def _ties(honest: Floor) -> bool:
-    """May any one token's row be honestly that of another expert?"""
+    """Return whether a token's row may come from another expert by rounding."""
     return honest.mixture and honest.precision is Precision.BF16
 
 
 def _of_rows(shares: Sequence[float], honest: Floor) -> float:
-    """What counts of the rows' shares of a limit: the worst, or where routers tie the median."""
+    """Return the worst of the rows' shares of a limit, or the median if routers tie."""
     if _ties(honest):
         return metrics.median(shares) if len(shares) > 1 else 0.0
     return max(shares)
 
 
 def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float, float]:
-    """The worst massive dimension as a share of what is allowed, the worst row's massive
-    dimensions together in multiples of their noise, and the largest error in ulps.
+    """Return three measures of the massive dimensions.
 
-    Allowed of one is `far_max` times the ensemble's own error: where a massive activation
-    arises, honest implementations differ several times more on it than elsewhere.
+    They are the worst one as a share of what is allowed, the worst row's together in multiples of
+    their noise, and the largest error in ulps. One may be off by `far_max` times the baseline
+    error: where a massive activation arises, implementations differ several times more than
+    elsewhere.
     """
     if honest.ulps is None or honest.massive_noise is None:
         return 0.0, 0.0, 0.0
@@ -326,10 +326,10 @@ def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, f
 
 
 def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
-    """The common shift of a row as a share of what is allowed.
+    """Return the common shift of a row as a share of what is allowed.
 
-    A few members cannot show how large a single number may be, so it is bounded by the
-    noise of the rest of the row as well.
+    A few runs cannot show how large a single number may be, so the noise of the rest of the row
+    also bounds it.
     """
     if honest.shift is None or honest.shift_noise is None:
         return 0.0
@@ -340,9 +340,10 @@ def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
 
 
 def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor) -> float:
-    """The relative error of whatever is furthest off, infinite where the truth is zero and this is
-    not: the worst row's, a massive dimension's of its own size, and a common shift's, which as it
-    moves every entry is √D times as long, of the whole row with its mean.
+    """Return the relative error of whatever is furthest off; inf if a zero row is not zero.
+
+    Rows, massive dimensions and common shifts count. A common shift moves every entry, so it is √D
+    times as long, and relative to the whole row with its mean.
     """
     sizes = list(tokens.errors)
     if honest.ulps is not None:
@@ -360,14 +361,14 @@ def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor) ->
 
 
 def _smallest(limit: float, ratio: float, noise: float) -> float | None:
-    """√(k² − ρ²)·E: an independent error of this size would have passed the limit."""
+    """Return √(k² − ρ²)·E: an independent error of this size would have passed the limit."""
     if not (ratio <= limit and math.isfinite(noise) and math.isfinite(limit)):
         return None
     return math.sqrt(limit**2 - ratio**2) * noise
 
 
 def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
-    """The largest of what would have passed at any one token; None where nothing bounds it."""
+    """Return the largest error that would have passed at some token; None if nothing bounds it."""
     if math.isinf(limit):
         return None
     sizes = [
@@ -379,7 +380,7 @@ def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
 
 
 def within(distance: Distance, limits: Limits) -> bool:
-    """Is the candidate no further from the truth than honest bf16 computations are?"""
+    """Return whether the candidate is as close to the reference as baseline runs are."""
     return (
         distance.q_med <= median_limit(len(distance.ratios), limits)
         and distance.q_max <= limits.k_max
@@ -389,7 +390,7 @@ def within(distance: Distance, limits: Limits) -> bool:
 
 
 def drifts(distance: Distance) -> bool:
-    """Beyond the floor, but not far: a coarser computation, not another value."""
+    """Return whether it is beyond the noise floor, but no other value: a coarser computation."""
     return (
         distance.q_med <= distance.limit_med
         and distance.q_max <= distance.limit_max

@@ -1,8 +1,8 @@
-"""Did the write land? The gain of an intervention, from clean and edited runs.
+"""The gain of an intervention, from clean and edited runs: did the write take effect?
 
-With Δr = o′ − o of the truth and Δc = c′ − c of the candidate on the bulk dimensions:
-g = ⟨Δc, Δr⟩ / ⟨Δr, Δr⟩, off-axis h = ‖Δc − gΔr‖ / ‖Δr‖. What is common to both runs of
-one side cancels, so a write far below the noise of either run is still seen.
+With Δr = o′ − o of the reference and Δc = c′ − c of the candidate on the bulk dimensions: g = ⟨Δc,
+Δr⟩ / ⟨Δr, Δr⟩, off-axis h = ‖Δc − gΔr‖ / ‖Δr‖. What both runs of one side share cancels, so a write
+far below the noise of either run is still detected.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from conformance.records import Gain, Limits
 
 Array = npt.NDArray[np.float64]
 
-#: A row of the truth that changes by less than this share of itself was not written to:
-#: float32 itself is no more certain.
+#: A row of the reference whose relative change is smaller was not written to: float32 is no more
+#: precise.
 UNTOUCHED = 1e-5
 
 
 class Landing(StrEnum):
-    """What one observation says about the write."""
+    """The outcome of the write at one observation."""
 
     LANDED = "landed"
     DROPPED = "dropped"
@@ -43,12 +43,11 @@ class Landing(StrEnum):
 class Change:
     """How one observation changed between the clean and the edited run, on both sides.
 
-    `g` and `h` are the candidate's, `own` the scatter of the ensemble's
-    gains around 1, `off_axis` the ensemble's h and `even` what noise of that size gives when
-    spread evenly over the dimensions; the `token_` arrays hold the same for each touched row,
-    whose indices are `touched`. `leak` is the largest change of a row that must not
-    change, in multiples of what noise explains; `leaking` are those rows. `moved` says
-    whether the candidate changed at all where the truth does.
+    `g` and `h` are the candidate's. `own` is the scatter of the baseline runs' gains around 1,
+    `off_axis` their h, and `even` the gain noise if that h were spread evenly over the dimensions.
+    The `token_` arrays hold the same for each touched row, whose indices are `touched`. `leak` is
+    the largest change of a row that must not change, in multiples of the noise; `leaking` are those
+    rows. `moved` says whether the candidate changed at all where the reference does.
     """
 
     rows: int
@@ -68,9 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change says about the write: `without` and `reached` are the tokens with
-    gain 0 and gain 1.
-    """
+    """The outcome of a change; `without` and `reached` are the tokens with gain 0 and gain 1."""
 
     gain: Gain | None
     landing: Landing
@@ -82,7 +79,7 @@ class Effect:
 
     @property
     def failed(self) -> bool:
-        """Did the write go wrong here, as far as this observation can tell?"""
+        """Return whether the write went wrong, as far as this observation shows."""
         return bool(self.leaking) or self.landing not in {
             Landing.LANDED,
             Landing.POWERLESS,
@@ -92,12 +89,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Twin:
-    """The candidate's rows [T, D] of a clean and an edited run, and the floors of both.
+    """The candidate's rows [T, D] of a clean and an edited run, and the noise floors of both.
 
-    `still` bool [T] are the rows that may not change by one bit; None: none must not. `excused`
-    are rows that nothing is said about: those of another expert, which rounding chose. `repeats`
-    says whether the engine gives the same bits again: if not, its two runs round apart before
-    any write, and nothing of that cancels.
+    `still` bool [T] are the rows that must not change by one bit; None means none. `excused` are
+    rows that are not judged: rounding chose another expert for them. `repeats` says whether the
+    engine is bitwise reproducible: if not, its two runs differ by rounding before any write, and
+    that does not cancel.
     """
 
     clean: Tensor
@@ -111,9 +108,10 @@ class Twin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
-    """Scalar products of each row: T and R stand for the truth's and the runs' change,
-    C for the candidate's. [T] or, for the members, [M, T]. `apart` is how far two runs of the
-    candidate are from each other by rounding alone, beyond what the members' are.
+    """Scalar products of each row: T, R and C are the changes of reference, runs and candidate.
+
+    [T] or, for the baseline runs, [M, T]. `apart` is how far two runs of the candidate differ by
+    rounding alone, beyond what the baseline runs show.
     """
 
     tt: Array
@@ -131,12 +129,12 @@ class _Sums:
 
 
 def change(twin: Twin, limits: Limits) -> Change:
-    """The change at one site."""
+    """Compute the change at one site."""
     return changes([twin], limits)[0]
 
 
 def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
-    """The changes at many sites of one width, computed on all their rows at once."""
+    """Compute the changes at many sites of one width, on all their rows at once."""
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
     runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
@@ -162,14 +160,14 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
 
 
 def _apart(twin: Twin) -> Tensor:
-    """[T]: √2·n_t, as far as two runs are from each other that each are n_t from the truth."""
+    """[T]: √2·n_t, the distance of two runs that are each n_t from the reference."""
     return math.sqrt(2) * twin.before.noise * (not twin.repeats)
 
 
 def _change(
     sums: _Sums, exact: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_], limits: Limits
 ) -> Change:
-    """`exact` rows may not change by one bit; of rows that do not count nothing is said."""
+    """Compute a change; `exact` rows may not change by a bit, rows not in `counts` are ignored."""
     touched = (np.sqrt(sums.tt) > UNTOUCHED * sums.scale) & counts
     leak = np.where(touched | ~counts, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
@@ -201,10 +199,10 @@ def _change(
 
 
 def effect(change: Change, limits: Limits) -> Effect:
-    """What the change says.
+    """Classify a change.
 
-    The gains of a few members can agree by luck, so their scatter counts at least as much as
-    the members' off-axis noise would give if it were spread evenly over the dimensions.
+    The gains of a few baseline runs can agree by luck, so their scatter is at least what their
+    off-axis noise would give if it were spread evenly over the dimensions.
     """
     if not change.touched:
         return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
@@ -223,26 +221,27 @@ def effect(change: Change, limits: Limits) -> Effect:
 
 
 def tolerance(sigma: float, limits: Limits) -> float:
-    """How far from 0 or 1 a gain may be and still count as 0 or 1."""
+    """Return how far from 0 or 1 a gain may be and still count as 0 or 1."""
     return max(limits.gain_tolerance, limits.gain_sigmas * sigma)
 
 
 def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
-    """g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
+    """Return g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
     g = along / truth
     return g, np.sqrt(np.maximum(size / truth - g * g, 0.0))
 
 
 def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array, Array]:
-    """The scatter of g, the size of h, and h spread evenly, over the members (first dimension);
-    `apart` is the square of what h has beyond theirs.
+    """Return the scatter of g, the size of h, and h spread evenly, over the runs (first dimension).
+
+    `apart` is the square of what the candidate's h has in addition.
     """
     off_axis = np.sqrt((h * h).mean(axis=0) + apart)
     return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
 
 
 def _leak(sums: _Sums) -> Array:
-    """‖Δc‖ of each row, in multiples of what two runs may differ by where nothing is written."""
+    """Return ‖Δc‖ of each row, over the distance two unedited runs may have."""
     allowed = np.maximum(np.sqrt(sums.rr.max(axis=0)), math.sqrt(2) * sums.noise)
     size = np.sqrt(sums.cc)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -255,7 +254,7 @@ def _landing(gain: Gain, off_axis: float, split: bool, limits: Limits) -> Landin
         return Landing.POWERLESS
     if split:
         return Landing.PARTIAL
-    # First, because a write that missed its direction altogether has a gain of 0 as well.
+    # Checked first: a write in a wrong direction can also have a gain of 0.
     if gain.h > math.hypot(limits.off_axis, limits.far_max * off_axis):
         return Landing.MISDIRECTED
     if abs(gain.g) <= room:

@@ -1,9 +1,9 @@
-"""Ids of the largest numbers, by the numbers that stand beside them: which are in another order, is
-each as large as the one whose place it has, to honest noise? (pure)
+"""Ids of the largest numbers, weighed by those numbers (pure).
 
-Like a greedy id each is weighed by the truth's numbers and by the honest runs' scatter on the pair.
-The numbers are found, not named: a tensor whose largest these ids are in the truth and in every
-honest run, or the sorted numbers that `topk` gives with them.
+If ids are in another order, is each number as large as the one it replaces, within noise? As for
+greedy ids, the reference's numbers and the baseline runs' scatter on the pair decide. The numbers
+are found, not named: a tensor whose largest entries have these ids in the reference and every
+baseline run, or the sorted numbers that `topk` returns with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from conformance.judge.measures import metrics
 from conformance.records import Limits, Precision
 
-#: Numbers that would be in the order of some ids by chance as often as this are not theirs.
+#: Numbers that match the order of some ids by chance this often are not theirs.
 _CHANCE = 1 / 64
 
 #: An id → its number in a row.
@@ -28,8 +28,9 @@ _Row = dict[int, float]
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of each row's ids in the truth, and in each of the honest runs; of all ids that
-    there are if they are the `whole`.
+    """The numbers of each row's ids, in the reference and in each baseline run.
+
+    `whole`: numbers are known for all existing ids.
     """
 
     truth: list[_Row]
@@ -39,9 +40,10 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Of all ids that have another one's place that which is furthest from it: `chosen` stands
-    where `meant` should, and is apart from it by `margin`; `noise` is what honest runs show on the
-    pair.
+    """The misplaced id that is furthest off.
+
+    `chosen` stands in the place of `meant`; their numbers differ by `margin`. `noise` is the
+    baseline runs' scatter on the pair.
     """
 
     chosen: int
@@ -52,9 +54,10 @@ class Weighed:
 
 
 def numbers_of(mine: Tensor, ids: Sequence[Tensor], runs: Sequence[Tensor]) -> Numbers | None:
-    """What a tensor says of ids beside it; None where they are not the ids of its largest. `ids`
-    are those of the truth and of the honest runs, `runs` the tensor in the same runs, and `mine`
-    the ids to be weighed.
+    """Return a tensor's numbers for the ids; None if these are not the ids of its largest.
+
+    `ids` are those of the reference and the baseline runs, `runs` the tensor in the same runs, and
+    `mine` the ids to weigh.
     """
     wanted = {int(one) for each in (mine, *ids) for one in each.flatten().tolist()}
     for find, whole in ((partial(_largest, wanted=wanted), True), (_sorted, False)):
@@ -66,17 +69,17 @@ def numbers_of(mine: Tensor, ids: Sequence[Tensor], runs: Sequence[Tensor]) -> N
 
 
 def _ranks(ids: Tensor, width: int) -> list[list[int]]:
-    """The ids as rows, each a ranking of so many."""
+    """Return the ids as rows, each a ranking of `width` ids."""
     return [list(map(int, row)) for row in ids.reshape(-1, width).tolist()]
 
 
 def _bare(shape: Sequence[int]) -> list[int]:
-    """A shape without a leading axis of one."""
+    """Return a shape without a leading axis of one."""
     return list(shape[1:]) if shape and shape[0] == 1 else list(shape)
 
 
 def _largest(ids: Tensor, numbers: Tensor, wanted: Collection[int]) -> list[_Row] | None:
-    """Where these are the ids of the largest numbers of each row, in order."""
+    """Return the numbers if the ids are those of each row's largest, in order."""
     if not numbers.ndim or not numbers.numel():
         return None
     width = numbers.shape[-1]
@@ -98,7 +101,7 @@ def _largest(ids: Tensor, numbers: Tensor, wanted: Collection[int]) -> list[_Row
 
 
 def _sorted(ids: Tensor, numbers: Tensor) -> list[_Row] | None:
-    """Where these are as many numbers as ids, and each row of them goes down."""
+    """Return the numbers if each id has one and every row is sorted in descending order."""
     if ids.shape != numbers.shape or not ids.ndim or not ids.numel():
         return None
     rows, ranks = numbers.reshape(-1, ids.shape[-1]), _ranks(ids, ids.shape[-1])
@@ -117,9 +120,7 @@ def _distinct(rank: list[int]) -> bool:
 def weigh(
     mine: Tensor, truth: Tensor, numbers: Numbers, limits: Limits, precision: Precision
 ) -> Weighed | None:
-    """The worst of the ids that have another one's place; None where there is none, or the number
-    of one is not known.
-    """
+    """Return the worst misplaced id; None if there is none, or a number is missing."""
     width = truth.numel() // len(numbers.truth)
     weighed = []
     for row, (own, known) in enumerate(zip(_ranks(mine, width), _ranks(truth, width), strict=True)):
@@ -140,9 +141,7 @@ def weigh(
 def _noise(
     chosen: int, meant: int, truth: _Row, honest: Sequence[_Row], precision: Precision
 ) -> float:
-    """How far apart from the truth honest runs have two numbers' difference, and at least one
-    rounding.
-    """
+    """Return the baseline runs' scatter of the pair's difference, at least one rounding."""
     gap = truth[meant] - truth[chosen]
     both = [run for run in honest if chosen in run and meant in run]
     squares = [(run[meant] - run[chosen] - gap) ** 2 for run in both]

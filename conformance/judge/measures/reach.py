@@ -1,11 +1,10 @@
-"""Which rows no write can have reached, by what the truth and the honest runs show.
+"""Rows that no write can have reached, derived from the reference and the baseline runs.
 
-A row depends on what comes before it: its own and earlier tokens, its own and earlier layers, the
-steps before. A row that a write reached may still show the same bits in every honest run (a norm
-is blind to a factor of two), and another kernel rounds it in another way. So that no bit of a row
-changes proves nothing by itself. What proves it is the residual stream, which has in it all that
-was written before: where a stream observed at the same place or later is unchanged to the last
-bit, in this row and all earlier ones, nothing reached them.
+A row depends on its own and earlier tokens, its own and earlier layers, and earlier steps. A row
+that a write reached may keep the same bits in every baseline run (a norm ignores a factor of two),
+while another kernel rounds it differently. So an unchanged row alone proves nothing. The residual
+stream does, since it contains everything written before: if a stream at the same place or later is
+bitwise unchanged, in this row and all earlier ones, nothing reached them.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from torch import Tensor
 from conformance.judge.measures.floor import Floor
 from conformance.records import Site
 
-#: Observations of the residual stream, and where they are made from the end of their layer on.
+#: Observations of the residual stream, and their position relative to the end of their layer.
 _STREAMS = {"stream": 0.0, "input": -0.5}
 
-#: The floors of an observation in the clean run and in the edited one.
+#: The noise floors of an observation in the clean run and in the edited run.
 Floors = tuple[Floor, Floor]
 
 
 def unreached(twins: Mapping[Site, Floors]) -> dict[Site, Tensor]:
-    """For each observation bool [rows]: the rows that no write can have reached."""
+    """Return for each observation the rows that no write can have reached: bool [rows]."""
     still = {site: _still(*floors) for site, floors in twins.items()}
     proved: dict[Site, Tensor] = {}
     for prompt in {site.prompt for site in still}:
@@ -44,13 +43,13 @@ def unreached(twins: Mapping[Site, Floors]) -> dict[Site, Tensor]:
 
 
 def _still(before: Floor, after: Floor) -> Tensor:
-    """Rows of which neither the truth nor an honest run changes a bit."""
+    """Return the rows that are bitwise unchanged in the reference and in every baseline run."""
     truth = (before.truth == after.truth).all(dim=-1)
     return truth & (before.members == after.members).all(dim=-1).all(dim=0)
 
 
 def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
-    """The rows up to which a stream that is observed there or later has not changed."""
+    """Return the rows up to which a stream at this place or later has not changed."""
     rows = own[site]
     proofs = [
         stream_rows.cumprod(dim=0).bool()
@@ -66,5 +65,5 @@ def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
 
 
 def _before(site: Site) -> float:
-    """The layer by whose end all that an observation can depend on is done."""
+    """Return the layer whose end is the latest point that an observation can depend on."""
     return math.inf if site.layer is None else site.layer

@@ -1,4 +1,4 @@
-"""Rules that need no tolerance: bitwise equality within a run and between runs; aliasing."""
+"""Rules without tolerance: bitwise equality within a run and between runs; aliasing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import Floor
 from conformance.records import Relation, Site
 
-#: Begins the name of the rule that a column gives the very bits of another.
+#: Prefix of the name of the rule that a column is bitwise equal to another.
 BITWISE = "bitwise equal to"
 
-#: Truths that differ by less than this multiple of the noise may well be equal in bf16.
+#: Reference values that differ by less than this multiple of the noise may be equal in bf16.
 _TELLS_APART = 10.0
-#: So many of a tensor's first values are compared before all of them are.
+#: How many leading values are compared before all of them are.
 _BEGINNING = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One observation that is not bitwise the same on two sides.
+    """One observation that is not bitwise equal on two sides.
 
     `different` of `total` elements; the largest difference is `size`, at `index`.
     """
@@ -38,9 +38,9 @@ class Mismatch:
 
 
 def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tuple[Mismatch, ...]:
-    """Every observation in which two runs are not bitwise equal, in order of their names.
+    """Return every observation in which two runs are not bitwise equal, sorted by name.
 
-    The dtype belongs to it, and so does what only one side has. Allowed is nothing.
+    A difference in dtype counts, and so does an observation that only one side has.
     """
     mismatches = []
     for site in sorted(left.keys() | right.keys()):
@@ -54,7 +54,7 @@ def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tu
 
 
 def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """Are two runs bitwise equal throughout? Stops at the first observation that is not."""
+    """Return whether two runs are bitwise equal, stopping at the first difference."""
     return left.keys() == right.keys() and all(
         tensor.dtype == right[site].dtype
         and tensor.shape == right[site].shape
@@ -64,7 +64,7 @@ def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
 
 
 def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
-    """How two tensors differ bitwise; None when they do not. Equal NaNs are equal bits."""
+    """Return how two tensors differ bitwise; None if they do not. Equal NaNs are equal bits."""
     if left.shape != right.shape:
         return Mismatch(site, f"shape {list(left.shape)} against {list(right.shape)}")
     if left.dtype != right.dtype:
@@ -83,7 +83,7 @@ def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
 
 
 def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Of an element by its place in memory. torch.unravel_index takes a second to import."""
+    """Return the index of an element; importing torch.unravel_index takes a second."""
     indices: list[int] = []
     for size in reversed(shape):
         place, index = divmod(place, size)
@@ -92,7 +92,7 @@ def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bits(*tensors: Tensor) -> list[Tensor]:
-    """The bytes of each: uint8 [elements, bytes of one]."""
+    """Return the bytes of each tensor: uint8 [elements, bytes per element]."""
     raw = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
     return [tensor.view(torch.uint8).reshape(-1, tensor.element_size()) for tensor in raw]
 
@@ -103,13 +103,13 @@ def equal_within(
     pair: tuple[str, str],
     alike: Callable[[Site, Site], bool] = lambda *_: False,
 ) -> Relation:
-    """Are two observations bitwise equal wherever they are in the truth?
+    """Check that two observations are bitwise equal wherever they are in the reference.
 
-    Compared within each run, prompt and step, layer with layer; an observation without
-    a layer with its partner's every layer. A name may carry a layer ("stream.3"), or say
-    that its layers are so many further on ("input+1"). Where the truth itself differs (the
-    clean run of a write) nothing is asked; if it differs everywhere the relation is not one
-    of this scenario, and does not hold. What differs and is `alike` all the same breaks nothing.
+    They are compared within each run, prompt and step, layer by layer; an observation without a
+    layer is compared with every layer of its partner. A name may pin a layer ("stream.3") or give
+    an offset ("input+1"). Pairs that differ in the reference (the clean run of a write) are
+    skipped. If all differ, the relation is not one of this scenario and does not hold. Differences
+    that `alike` accepts break nothing.
     """
     title = f"{pair[0]} ≡ {pair[1]}"
     pairs = [
@@ -136,7 +136,7 @@ def equal_within(
 
 
 def _partners(left: Site, right: Site, pair: tuple[str, str]) -> bool:
-    """Do the two belong together? Layers need not agree where a name pins one."""
+    """Return whether the two belong together; layers may differ if a name pins one."""
     if (left.run, left.prompt, left.step) != (right.run, right.prompt, right.step):
         return False
     if any("." in name for name in pair) or left.layer is None or right.layer is None:
@@ -151,12 +151,12 @@ def _is_named(site: Site, name: str) -> bool:
 
 
 def aliased(candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]) -> dict[Site, str]:
-    """Observations that hold one and the same value where the truth's differ.
+    """Return observations that hold one value where the reference has different ones.
 
-    All the steps of one name, or three layers and more (two, where only two were read):
-    a reference that was saved and then overwritten, or a list of one last value. A
-    single coincidence of neighbours is left to the distance: it is another layer's or
-    another step's value, not an overwritten one.
+    Flagged are all steps of one name, or three layers or more (two if only two were read): a
+    reference saved and then overwritten, or a list of one last value. A single pair of equal
+    neighbours is left to the distance: it holds another layer's or step's value, not an overwritten
+    one.
     """
     messages: dict[Site, str] = {}
     steps: dict[object, list[Site]] = defaultdict(list)
@@ -180,13 +180,13 @@ def aliased(candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]) -> d
 def _identical(
     group: Sequence[Site], candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]
 ) -> list[Site]:
-    """The largest set of bitwise equal observations whose truths can be told apart."""
+    """Return the largest set of bitwise equal observations that clearly differ in the reference."""
     sets: list[list[Site]] = []
     alike: dict[object, list[list[Site]]] = defaultdict(list)  # few sets begin alike
     for site in sorted(group, key=lambda s: (s.step, s.layer or 0)):
         tensor = candidate[site]
         if not bool(tensor.any()):
-            continue  # zeros say that a value was lost, not that another took its place
+            continue  # zeros mean that a value was lost, not replaced by another
         similar = alike[tensor.shape, tuple(tensor.flatten()[:_BEGINNING].tolist())]
         for members in similar:
             if torch.equal(candidate[members[0]], tensor) and all(

@@ -1,12 +1,12 @@
-"""Values that a trace rounds by itself (`.half()`, `.bfloat16()`), judged in float32.
+"""Values that a trace rounds itself (`.half()`, `.bfloat16()`), judged in float32.
 
-Two right computations differ by a millionth, and where a rounding lies between them the rounded
-numbers are neighbours: a thousandth apart in float16. Of such an entry it is only known that it is
-right. An entry that is small beside its row may be several roundings off, as float32 is by the
-length of the row: it stays, and is judged with it.
+Two correct computations differ by a millionth. If a rounding boundary lies between them, the
+rounded numbers are neighbours, a thousandth apart in float16. Such an entry counts as correct. An
+entry small relative to its row may be several roundings off, since the float32 error follows the
+row's length: it stays and is judged with the row.
 
-How many neighbours there may be follows from how far float32 may be off: a difference δ has a
-rounding in it with the chance δ/u, u being the distance of neighbours there.
+How many neighbours to expect follows from the float32 error: a difference δ crosses a boundary with
+probability δ/u, where u is the spacing of neighbours.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from torch import Tensor
 from conformance.judge.measures import metrics
 from conformance.records import Site
 
-#: What a trace rounds to; its own dtype, or what is left in float32 after a cast there and back.
-#: The coarsest comes first: float16 holds nearly all numbers of bfloat16.
+#: The dtypes a trace may round to, also if it casts back to float32 afterwards. The coarsest comes
+#: first: float16 holds nearly all bfloat16 numbers.
 _COARSE = (torch.bfloat16, torch.float16)
-#: How far float32 may be off of a row's root mean square, on the average of its entries.
+#: The float32 error of an average entry, relative to the root mean square of its row.
 OFF = 1e-4
-#: So many standard deviations more than expected are still chance.
+#: A count this many standard deviations above the expected one is still chance.
 SIGMAS = 6
-#: So many entries tell nearly every other tensor from one that was rounded.
+#: This many entries rule out nearly every tensor that was not rounded.
 _FEW = 8
 
 
 def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
-    """What the truth's values were rounded to, of those that were. Small whole numbers fit any
-    dtype: values that use no last bit of it, throughout all sites of a name, were not rounded.
+    """Return the dtypes that the reference's values were rounded to, by site.
+
+    Small integers fit any dtype: a name of which no value uses the last bit was not rounded.
     """
     found = {site: rounded_to(tensor) for site, tensor in truth.items()}
     kept = {site: kind for site, kind in found.items() if kind is not None}
@@ -47,7 +48,7 @@ def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
 
 
 def _uses_last_bit(values: Sequence[Tensor]) -> bool:
-    """Half of all rounded numbers have a last bit. Of few numbers nothing can be said."""
+    """Return whether any value uses its last bit, or there are too few values to tell."""
     count = 0
     for value in values:
         present = value[value != 0]
@@ -60,8 +61,9 @@ def _uses_last_bit(values: Sequence[Tensor]) -> bool:
 def settled(
     values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], kinds: Mapping[Site, torch.dtype]
 ) -> dict[Site, Tensor]:
-    """The values with the truth's entries in the place of their neighbours, where both were rounded
-    and no more entries differ than chance lets: in any row, and in all sites of a name together.
+    """Replace neighbours of the reference's entries by these, if both sides were rounded.
+
+    No more may differ than chance allows, in any row and in all sites of a name together.
     """
     by_name: dict[str, dict[Site, _Neighbours]] = {}
     for site in kinds.keys() & values.keys():
@@ -71,7 +73,7 @@ def settled(
     near: dict[Site, Tensor] = {}
     for sites in by_name.values():
         each = torch.cat([found.chance.flatten() for found in sites.values()])
-        # One is always let: of a single number nothing can be expected.
+        # Always allow one: a single number has no expected count.
         if chance_of(sum(int(found.off.sum()) for found in sites.values()) - 1, each):
             near |= {
                 site: torch.where(found.off.reshape(truth[site].shape), truth[site], values[site])
@@ -83,14 +85,14 @@ def settled(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Neighbours:
-    """Which entries are the truth's neighbours, and the chance of each to be one: [rows, width]."""
+    """Which entries neighbour the reference's, and the probability of each: [rows, width]."""
 
     off: Tensor
     chance: Tensor
 
 
 def _neighbours(value: Tensor, truth: Tensor, kind: torch.dtype) -> _Neighbours | None:
-    """None where the value was not rounded as the truth was."""
+    """Compare two rounded tensors; None if the value was not rounded as the reference was."""
     if value.shape != truth.shape or value.dtype != truth.dtype or not value.numel():
         return None
     if rounded_to(value) is not kind or not bool(torch.isfinite(value).all()):
@@ -103,7 +105,7 @@ def _neighbours(value: Tensor, truth: Tensor, kind: torch.dtype) -> _Neighbours 
 
 
 def _by_chance(found: _Neighbours) -> bool:
-    """Has no row more neighbours than chance lets?"""
+    """Return whether no row has more neighbours than chance allows."""
     return all(
         chance_of(int(off.sum()) - 1, each)
         for off, each in zip(found.off, found.chance, strict=True)
@@ -111,24 +113,23 @@ def _by_chance(found: _Neighbours) -> bool:
 
 
 def chance(rows: Tensor, spacing: Tensor | float) -> Tensor:
-    """The chance that float32 rounds an entry otherwise, where its neighbour is so far: [rows,
-    width]. The error of an entry follows its row's length, of which massive entries are no part.
-    """
+    """Return the probability that float32 rounds an entry to its neighbour: [rows, width]."""
     bulk = metrics.bulk(rows)
+    # The error of an entry follows its row's length without massive entries.
     mean_square = (rows * bulk).square().sum(dim=-1, keepdim=True) / bulk.sum(-1, keepdim=True)
     off = OFF * mean_square.sqrt()
-    massive = OFF * rows.abs() * ~bulk  # as far off as it is large
+    massive = OFF * rows.abs() * ~bulk  # relative to their own size
     return (torch.maximum(off, massive) / spacing).clamp(max=1.0).expand_as(rows)
 
 
 def chance_of(count: int, each: Tensor) -> bool:
-    """Are so many no more than chance lets, of entries of which each has its own?"""
+    """Return whether `count` is within chance for events with these probabilities."""
     expected, variance = float(each.sum()), float((each * (1 - each)).sum())
     return count <= expected + SIGMAS * math.sqrt(variance)
 
 
 def rounded_to(tensor: Tensor) -> torch.dtype | None:
-    """The coarser dtype whose numbers these are, all of them; None for none."""
+    """Return the coarser dtype that holds all these numbers; None if there is none."""
     if not tensor.is_floating_point():
         return None
     flat = tensor.detach().reshape(-1)

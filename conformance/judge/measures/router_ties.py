@@ -1,8 +1,8 @@
-"""Rows that may be another expert's, which rounding chose: docs/numerics.md#ties-of-routers.
+"""Rows that rounding may route to another expert: docs/numerics.md#ties-of-routers.
 
-A router may have two experts within a rounding of each other, in float32 too: of ten thousand
-tokens one has. Which of them an honest computation gives such a token is chance, and what follows
-from it, the token's own row and later ones, is that of one expert or of the other.
+A router can score two experts within one rounding of each other, also in float32: about one token
+in ten thousand. Which expert an honest computation picks is chance. The token's own row and later
+rows that depend on it then follow one expert or the other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from conformance.records import Site
 
 
 def following(site: Site, rows: int, ties: Mapping[Site, Tensor]) -> Tensor:
-    """bool [rows]: which of an observation's rows may be another expert's. `ties` are the tied
-    tokens [tokens] after each layer.
+    """Return which rows of an observation may come from another expert: bool [rows].
 
-    In the layer itself the token's own row; in later layers, the logits among them, all rows from
-    the token on, as attention hands it on; in later steps all. Where an observation has other rows
-    than tokens, any of them may be.
+    `ties` maps each layer to its tied tokens [tokens]. In that layer only the token's own row is
+    affected. In later layers and the logits, attention spreads it to all rows from the token on; in
+    later steps to all rows. If the rows are not tokens, all may be affected.
     """
     found = torch.zeros(rows, dtype=torch.bool)
     for tie, tokens in ties.items():

@@ -1,6 +1,6 @@
-"""What is compared before any number: presence, shape, dtype, finiteness.
+"""Checks made before any number is compared: presence, shape, dtype, finiteness.
 
-Each function returns what is wrong in words, "" when nothing is.
+Each function returns a description of what is wrong, "" if nothing is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from conformance.records import Precision, Relation, Site
 
-#: The relation that is compared before anything else.
+#: The relation that is checked first.
 PROMPT_IDS = "prompt token ids equal on both sides"
 
 Ids = tuple[tuple[int, ...], ...]
 
 
 def prompt_ids(candidate: Ids, truth: Ids) -> Relation:
-    """Did both sides make the same token ids of the prompts?"""
+    """Check that both sides tokenized the prompts to the same ids."""
     wrong = [
         f"prompt {index}: {_difference_of_ids(left, right)}"
         for index, (left, right) in enumerate(zip_longest(candidate, truth, fillvalue=()))
@@ -31,7 +31,7 @@ def prompt_ids(candidate: Ids, truth: Ids) -> Relation:
 
 
 def _difference_of_ids(candidate: tuple[int, ...], truth: tuple[int, ...]) -> str:
-    # Of equal lengths nothing is said: what is off is the ids.
+    # Equal lengths are not mentioned: the ids differ.
     counts = f"{len(candidate)} ids instead of {len(truth)}, "
     counts = counts if len(candidate) != len(truth) else ""
     if candidate[1:] == truth:
@@ -44,7 +44,7 @@ def _difference_of_ids(candidate: tuple[int, ...], truth: tuple[int, ...]) -> st
 
 
 def shape(candidate: Tensor, truth: Tensor) -> str:
-    """How the candidate's shape differs from the truth's."""
+    """Return how the candidate's shape differs from the reference's."""
     own_shape, truth_shape = tuple(candidate.shape), tuple(truth.shape)
     if own_shape == truth_shape:
         return ""
@@ -60,11 +60,11 @@ def shape(candidate: Tensor, truth: Tensor) -> str:
 def dtype(
     candidate: Tensor, honest: Sequence[Tensor], site: Site, precision: Precision = Precision.BF16
 ) -> str:
-    """Is the candidate's dtype one that honest runs have here?
+    """Check that the baseline runs have the candidate's dtype here; return what is wrong.
 
-    Logits may be float32: engines sample from float32. Everything else that honest bf16 runs
-    hold in bf16 must be bf16; the message says which precision the values really carry, so
-    that a mere cast is told from another computation.
+    Logits may be float32: engines sample from float32. Everything else that bf16 baseline runs hold
+    in bf16 must be bf16. The message says which precision the values carry, which distinguishes a
+    mere cast from another computation.
     """
     allowed = {member.dtype for member in honest}
     if candidate.dtype in allowed:
@@ -87,15 +87,15 @@ def short(kind: torch.dtype) -> str:
 
 
 def carries_only_bf16(values: Tensor) -> bool:
-    """Is every value one that bf16 can hold?"""
+    """Return whether bf16 can hold every value."""
     return bool(torch.equal(values.to(torch.bfloat16).to(values.dtype), values))
 
 
 def finite(candidate: Tensor) -> str:
-    """Which values are not finite: how many, and where the first is."""
+    """Say how many values are not finite, and where the first is."""
     if not candidate.is_floating_point():
         return ""
-    if math.isfinite(candidate.sum(dtype=torch.float64)):  # one that is not makes the sum so
+    if math.isfinite(candidate.sum(dtype=torch.float64)):  # one nan or inf makes the sum one
         return ""
     bad = ~torch.isfinite(candidate)
     count = int(bad.sum())
@@ -105,12 +105,12 @@ def finite(candidate: Tensor) -> str:
     return f"{count} of {candidate.numel()} values are not finite, the first at {first}"
 
 
-#: What an entry of a tensor of numbers may be besides a number.
+#: What an entry of a float tensor may be.
 _KINDS = ("a number", "nan", "inf", "-inf")
 
 
 def kinds(values: Tensor) -> Tensor:
-    """Of every entry whether it is a number (0), nan (1), inf (2) or -inf (3): int8, same shape."""
+    """Classify each entry as a number (0), nan (1), inf (2) or -inf (3): int8, same shape."""
     found = torch.isnan(values).to(torch.int8)
     found[torch.isposinf(values)] = 2
     found[torch.isneginf(values)] = 3
@@ -118,9 +118,7 @@ def kinds(values: Tensor) -> Tensor:
 
 
 def other_kinds(candidate: Tensor, truth: Tensor) -> str:
-    """Where the candidate's entries are of other `kinds` than the truth's: how many, and the first;
-    "" where all are of the same.
-    """
+    """Say how many entries differ in kind from the reference's `kinds`, and where the first is."""
     found = kinds(candidate)
     other = found != truth
     if not bool(other.any()):

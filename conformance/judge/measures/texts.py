@@ -1,4 +1,4 @@
-"""Texts among the observations: what an error said, as the bytes of its words."""
+"""Observations that are texts: error messages stored as uint8 bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_text(value: Tensor) -> bool:
 
 
 def differ(candidate: Tensor, truth: Tensor) -> str:
-    """How a text differs from the one that is right, in words; "" when it does not."""
+    """Return how a text differs from the reference's, "" if it does not."""
     if torch.equal(candidate, truth):
         return ""
     return f"says {_decoded(candidate)!r} instead of {_decoded(truth)!r}"

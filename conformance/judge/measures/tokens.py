@@ -1,8 +1,7 @@
-"""Token ids: is a choice that differs from the truth's one that noise explains?
+"""Token ids: whether noise explains a choice that differs from the reference's.
 
-The truth is run along the candidate's own tokens, so its logits at a step are
-conditional on the candidate's prefix; two free-running sequences are never compared
-after they part.
+The reference is run along the candidate's tokens, so its logits at a step are conditional on the
+candidate's prefix. Two free-running sequences are never compared after they diverge.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from torch import Tensor
 from conformance.judge.measures import metrics
 from conformance.records import CHOSEN, GREEDY, Limits, Precision, Relation, Site
 
-#: Flips that are each excusable are together not, if they were this improbable.
+#: Flips that are excusable one by one fail together if they are less probable than this.
 FLIPS_IMPROBABLE = 1e-9
 _RIVALS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One chosen token against the truth's logits of that step.
+    """One chosen token against the reference's logits of that step.
 
-    `margin` is how far the chosen logit lies below the best, `noise` what the ensemble
-    shows on that pair of logits (at least one bf16 ulp), `chance` the probability that
-    an honest run chooses another token than the truth here.
+    `margin` is how far the chosen logit lies below the best, `noise` the baseline runs' scatter on
+    that pair of logits (at least one bf16 ulp). `chance` is the probability that a baseline run
+    chooses another token than the reference.
     """
 
     chosen: int
@@ -50,7 +49,7 @@ def choice(
     limits: Limits,
     precision: Precision = Precision.BF16,
 ) -> Choice:
-    """Judge a chosen id by the truth's logits [V] and the members' [M, V]."""
+    """Judge a chosen id by the reference's logits [V] and the baseline runs' [M, V]."""
     top = truth.topk(min(_RIVALS + 1, truth.numel())).indices
     best = top[0]
     margin = float(truth[best] - truth[chosen])
@@ -75,10 +74,10 @@ def _pair_noise(
 def agreed_steps(
     candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
 ) -> dict[tuple[str, int], int]:
-    """For each run and prompt, how many leading steps hold the same ids on both sides.
+    """Return for each run and prompt how many leading steps have the same ids on both sides.
 
-    A step can be compared only up to and including the first one that differs. A scenario that
-    keeps no ids says nothing of them: all its steps are compared.
+    Steps are comparable up to and including the first that differs. If a scenario keeps no ids, all
+    its steps are compared.
     """
     agreed: dict[tuple[str, int], int] = {}
     told = {(site.run, site.prompt) for site in truth if site.name in CHOSEN}
@@ -100,9 +99,7 @@ def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], si
 
 
 def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) -> Relation | None:
-    """Is every id that was to be `greedy` the largest of the logits that its own step showed? No
-    tolerance. None where no step has both.
-    """
+    """Check that each `greedy` id is exactly its step's largest logit; None if no step has both."""
     steps, broken = 0, []
     for site in sorted(greedy, key=str):
         token, logits = candidate.get(site), candidate.get(replace(site, name="logits"))
@@ -118,9 +115,7 @@ def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) ->
 
 
 def greedy_sites(truth: Mapping[Site, Tensor]) -> frozenset[Site]:
-    """Where a truth that was run along no candidate's tokens has the largest of its own logits:
-    at any other id of its generation the scenario laid one down.
-    """
+    """Return the sites where a free run takes its largest logit; elsewhere ids are prescribed."""
     return frozenset(
         site
         for site, token in truth.items()
@@ -132,13 +127,13 @@ def greedy_sites(truth: Mapping[Site, Tensor]) -> frozenset[Site]:
 
 
 def is_largest(token: Tensor, logits: Tensor) -> bool:
-    """Is this id, a tensor of one, that of the largest of a step's logits?"""
+    """Return whether a single id has the largest logit of its step."""
     flat, at = logits.flatten(), int(token)
     return 0 <= at < flat.numel() and bool(flat[at] == flat.max())
 
 
 def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
-    """Are there no more flips than the margins predict? None without tokens."""
+    """Check that there are no more flips than the margins predict; None without tokens."""
     if not choices:
         return None
     flipped = [site for site, choice in choices if choice.flipped]
@@ -156,7 +151,7 @@ def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
 
 
 def at_least(count: int, chances: Sequence[float]) -> float:
-    """The probability of `count` or more successes of independent events."""
+    """Return the probability of `count` or more successes among independent events."""
     exactly = [1.0] + [0.0] * len(chances)
     for events, chance in enumerate(chances):
         for successes in range(events + 1, 0, -1):
