@@ -1,7 +1,7 @@
-"""Other libraries as engines: what runs a program where no nnsight trace can.
+"""Other interpretability libraries as engines, which run programs instead of nnsight traces.
 
-An adapter is a module with a class that is a `Library` and a function `open_engine`; it says a
-program in the library's own words and knows nothing of scenarios. docs/libraries.md shows one.
+An adapter is a module with a `Library` class and an `open_engine` function. It translates a program
+into the library's API and knows nothing of scenarios. docs/libraries.md shows one.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from conformance.authoring import Visit
 from conformance.engines import Refused
 from conformance.programs import Part
 
-#: A part of the model, and its layer where layers have it.
+#: A part of the model and, for parts of layers, the layer.
 Place = tuple[str, int | None]
 
 
 class Ends(NamedTuple):
-    """What one prompt gave: an entry a step, [vocabulary] and int64 [1]."""
+    """The outputs for one prompt: per step, logits [vocabulary] and the token, int64 [1]."""
 
     logits: list[Tensor]
     tokens: list[Tensor]
 
 
 class Batch:
-    """Prompts that run together, and what each does where a forward passes a place.
+    """Prompts that run together, and the visits that each makes at places in a forward.
 
-    `lengths` are the tokens of each, which the library is to pad on the left.
+    `lengths` are the prompts' token counts; the library must pad them on the left.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Batch:
         self._passed: Counter[Place] = Counter()
 
     def each(self) -> Iterator[tuple[str, Batch]]:
-        """The prompts one by one, for a library that takes no more."""
+        """Yield the prompts one at a time, for a library that takes only one."""
         for index, prompt in enumerate(self.prompts):
             alone = Batch([prompt], self.visits[index : index + 1], self.steps)
             alone.lengths = self.lengths[index : index + 1]
@@ -51,7 +51,7 @@ class Batch:
 
     @property
     def places(self) -> list[Place]:
-        """Every place that a prompt of the batch names, as a forward meets them."""
+        """Every place that a prompt of the batch visits, in the order of a forward."""
         parts = list(Part)
         named = dict.fromkeys(place for visits in self.visits for place in visits)
         first = {Part.EMBEDDING: -1, Part.NORM: 1 << 30}
@@ -64,8 +64,8 @@ class Batch:
         )
 
     def pass_by(self, place: Place, whole: Tensor) -> Tensor | None:
-        """What goes on from a place instead of `whole` [prompts, positions, width], None where
-        nothing changes it. To be called once a step. The rows before a prompt's own are padding.
+        """Return the replacement for `whole` [prompts, positions, width] at a place, or None if
+        nothing changes. Call it once per step. The rows before a prompt's own are padding.
         """
         step = self._passed[place]
         self._passed[place] += 1
@@ -83,25 +83,25 @@ class Batch:
 
 
 class Library(Protocol):
-    """A model in a library's hands."""
+    """A model loaded with an interpretability library."""
 
     @property
     def layers(self) -> int: ...
 
     def identity(self) -> Mapping[str, str]:
-        """What was really loaded: "dtype", as torch writes it, and whatever else matters."""
+        """Return what was loaded: "dtype", as torch writes it, and other relevant facts."""
 
     def tokenize(self, prompt: str) -> list[int]:
-        """The ids that the library makes of a text."""
+        """Return the library's token ids for a text."""
 
     def run(self, batch: Batch) -> list[Ends]:
-        """Generate greedily for all prompts of the batch in one call of the library, where it has
-        such a call. Raises Refused, with the reason, for what the library cannot do.
+        """Generate greedily for all prompts of the batch, in one call of the library if it supports
+        that. Raises Refused, with the reason, for what the library cannot do.
         """
 
 
 def named(names: Mapping[Part, str], place: Place, library: str) -> str:
-    """The library's own name of a place. Raises Refused where it has none."""
+    """Return the library's name of a place. Raises Refused if it has none."""
     part, layer = place
     if part not in names:
         raise Refused(f"{library} has no name for this place: {part}")

@@ -1,4 +1,4 @@
-"""An engine that runs programs, whatever library it has."""
+"""The engine that runs programs with any library."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from conformance.programs import Acts, Do, Form, Program, check, gathered, obser
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 
-#: What a scenario without a form as data is answered.
+#: The refusal of a scenario that has no program.
 NO_FORM = "no program: the scenario is written as an nnsight trace only"
 
 
 class LibraryEngine:
-    """A library's model, to which each case is said as a program."""
+    """A library's model, which runs each case as a program."""
 
     def __init__(self, job: Job, library: Library) -> None:
         self.job = job
@@ -52,7 +52,7 @@ class LibraryEngine:
         return flatten_runs(scenario, case, twin)
 
     def _run(self, program: Program, *, active: bool) -> list[Mapping[Any, Any]]:
-        """What each prompt saved, trace after trace."""
+        """Run every trace and return what each prompt saved."""
         values: dict[tuple[int, int, int], Tensor] = {}
         saved: list[Mapping[Any, Any]] = [{} for _ in program.prompts]
         for group in program.groups:
@@ -68,7 +68,7 @@ class LibraryEngine:
         return saved
 
     def batch(self, program: Program, acts: Sequence[Acts]) -> Batch:
-        """What the library is handed for the prompts of one trace."""
+        """Return the batch that the library runs for the prompts of one trace."""
         texts = [program.prompts[act.prompt] for act in acts]
         return Batch(texts, [act.visits() for act in acts], program.steps)
 

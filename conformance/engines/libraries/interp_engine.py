@@ -1,4 +1,4 @@
-"""interp-engine on transformers: its eager backend, its points, its hook manager."""
+"""interp-engine on transformers, with its eager backend, points and hook manager."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Eager:
         }
 
     def tokenize(self, prompt: str) -> list[int]:
-        # By default it puts the tokenizer's begin token before every text.
+        # Without this, it adds the tokenizer's begin token to every text.
         return [int(token) for token in self._tokens(prompt)[0]]
 
     def _tokens(self, prompt: str) -> Tensor:
@@ -52,7 +52,7 @@ class Eager:
         return tokens
 
     def run(self, batch: Batch) -> list[Ends]:
-        """Its generation takes one prompt, so those of a batch run one after the other."""
+        """Run the prompts one at a time, since its generation takes only one."""
         ends = []
         for prompt, alone in batch.each():
             with HookManager() as hooks:

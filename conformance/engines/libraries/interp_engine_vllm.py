@@ -1,4 +1,4 @@
-"""interp-engine on vLLM: points that a request reads, and what is written there, which is data."""
+"""interp-engine on vLLM: a request reads points, and its writes are declared as data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POINTS = {
 
 
 class Write(NamedTuple):
-    """What a prompt writes at a place, at every step."""
+    """A vector that a prompt writes at a place, at every step."""
 
     place: Place
     operation: Operation
@@ -37,14 +37,14 @@ class Write(NamedTuple):
 
 
 class Told(Batch):
-    """A batch whose visits only look, at rows that are there already; its writes are data."""
+    """A batch whose visits only read rows after the run; its writes are data."""
 
     writes: Sequence[Sequence[Write]] = ()
 
 
 class Served:
     def __init__(self, job: Job) -> None:
-        # Not with this module: with it vLLM is imported.
+        # Not at module level: this imports vLLM.
         from interp_engine import load_model
 
         self.kind = "vllm-static" if job.backend.options.get("static") else "vllm"
@@ -57,7 +57,7 @@ class Served:
             extra_vllm_kwargs={"kv_cache_memory_bytes": 1 << 28, "max_num_seqs": 8},
         )
         self.layers = int(self.model.n_layers)
-        self.loop = asyncio.new_event_loop()  # the engine belongs to the loop it was made on
+        self.loop = asyncio.new_event_loop()  # the engine is tied to the loop that created it
         self._wait(self.model.warmup())
 
     def _wait(self, answer: Coroutine[Any, Any, Any]) -> Any:
@@ -71,11 +71,11 @@ class Served:
         }
 
     def tokenize(self, prompt: str) -> list[int]:
-        # By default it puts the tokenizer's begin token before every text.
+        # Without this, it adds the tokenizer's begin token to every text.
         return [int(token) for token in self.model.to_tokens(prompt, prepend_bos=False)[0]]
 
     def run(self, batch: Batch) -> list[Ends]:
-        """All prompts at the same time; then what each visit would have seen is shown to it."""
+        """Run all prompts at once, then show each visit the rows that it would have seen."""
         told = cast(Told, batch)
         points = {place: named(_POINTS, place, "interp-engine") for place in batch.places}
         for point in points.values():
@@ -98,8 +98,8 @@ class Served:
     async def _one(
         self, text: str, writes: Sequence[Write], points: Sequence[str], steps: int
     ) -> tuple[list[int], Mapping[str, Tensor], Tensor]:
-        """The tokens of a prompt, the rows of its points, and the logits, which the engine does
-        not give: it makes them of the stream after the last layer.
+        """Return a prompt's tokens, its points' rows, and the logits. The engine returns no logits,
+        so they are decoded from the stream after the last layer.
         """
         ids = self.tokenize(text)
         last = f"resid_post.{self.layers - 1}"
@@ -134,7 +134,7 @@ class Served:
 
 
 def _show(alone: Batch, rows: Mapping[Place, Tensor]) -> None:
-    """Let the visits of a prompt see its rows, as a forward would have passed them."""
+    """Show a prompt's rows to its visits, step by step as a forward would."""
     first = alone.lengths[0]
     for step in range(alone.steps):
         own = slice(0, first) if step == 0 else slice(first + step - 1, first + step)
@@ -143,7 +143,7 @@ def _show(alone: Batch, rows: Mapping[Place, Tensor]) -> None:
 
 
 def _told(act: Acts) -> list[Write]:
-    """A prompt's writes as data. Raises Refused for what the library has no words for."""
+    """Return a prompt's writes as data. Raises Refused for what the library cannot express."""
     writes = []
     for place, members in act.by_place().items():
         seen = False
@@ -177,7 +177,7 @@ class ServedEngine(LibraryEngine):
     def batch(self, program: Program, acts: Sequence[Acts]) -> Told:
         writes = [_told(act) for act in acts]
         for act in acts:
-            act.active = False  # the rows that its visits will see have been written to
+            act.active = False  # the rows that its visits will see already contain the writes
         plain = super().batch(program, acts)
         told = Told(plain.prompts, plain.visits, plain.steps)
         told.writes = writes

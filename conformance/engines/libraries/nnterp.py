@@ -1,4 +1,4 @@
-"""nnterp: nnsight with one set of names for all models."""
+"""nnterp: nnsight with the same module names for all models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Standardized:
 
 
 def act(model: Any, batch: Batch, place: Place) -> None:
-    """Read a place in the running trace, and write to it what changed."""
+    """Read a place in the running trace, and write the changed value back."""
     part, layer = place
     accessor = getattr(model, _ACCESSORS[Part(part)])
     changed = batch.pass_by(place, accessor[layer])

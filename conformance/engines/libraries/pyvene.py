@@ -1,4 +1,4 @@
-"""pyvene: interventions that are functions, at components that it or the model names."""
+"""pyvene: interventions that are functions, at components named by pyvene or the model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Intervenable:
         return [int(token) for token in self.tokenizer(prompt).input_ids]
 
     def _component(self, place: Place) -> str:
-        """Of a model that pyvene has no names for it takes the path of a module."""
+        """Return pyvene's component name or, for a model it does not name, the module's path."""
         part, layer = place
         if self.mapped or part not in (Part.STREAM, Part.INPUT):
             return named(_COMPONENTS, place, "pyvene")
@@ -69,7 +69,7 @@ class Intervenable:
         intervenable = pyvene.IntervenableModel(interventions, model=self.model)
         _, made = intervenable.generate(
             self.tokenizer(batch.prompts, return_tensors="pt", padding=True),
-            unit_locations=None,  # every position, of the prompt and of what is generated
+            unit_locations=None,  # every position of the prompt and of the generated tokens
             intervene_on_prompt=True,
             max_new_tokens=batch.steps,
             do_sample=False,
@@ -84,10 +84,10 @@ class Intervenable:
 
 
 def _acting(batch: Batch, place: Place) -> Callable[..., Tensor]:
-    """An intervention: pyvene takes functions for one, and no other callable."""
+    """Return an intervention as a function: pyvene accepts no other callable."""
 
     def act(base: Tensor, source: Any, **_: Any) -> Tensor:
-        del source  # there is none
+        del source  # unused: no source run
         changed = batch.pass_by(place, base)
         return base if changed is None else changed
 

@@ -1,10 +1,10 @@
-"""TransformerLens' TransformerBridge: hooks with names that are its own.
+"""TransformerLens' TransformerBridge, with its own hook names.
 
-By default it computes with the checkpoint's weights as they are, and is given tokens with their
-attention mask. With the option `compatibility` it processes the weights as HookedTransformer did
-(`enable_compatibility_mode`: norms folded into the weights after them, what writes to the stream
-centred), and the stream is then another one; with `texts` it is given the texts of a batch, and
-makes the mask by itself.
+By default it computes with the checkpoint's weights unchanged and takes tokens with their attention
+mask. The option `compatibility` processes the weights as HookedTransformer did
+(`enable_compatibility_mode`: norms are folded into the following weights, and weights that write to
+the stream are centred), which changes the stream. With `texts` it takes a batch's texts and makes
+the mask itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Bridge:
         }
 
     def tokenize(self, prompt: str) -> list[int]:
-        # By default it puts the tokenizer's begin token before every text.
+        # Without this, it adds the tokenizer's begin token to every text.
         return [int(token) for token in self.model.to_tokens(prompt, prepend_bos=False)[0]]
 
     def run(self, batch: Batch) -> list[Ends]:
@@ -74,7 +74,7 @@ class Bridge:
         ]
 
     def _tokens(self, batch: Batch) -> dict[str, Tensor]:
-        """The tokens of a batch, padded on the left, and which of them are no padding."""
+        """Return a batch's tokens, padded on the left, and the attention mask."""
         tokens = self.model.to_tokens(batch.prompts, prepend_bos=False, padding_side="left")
         width = tokens.shape[1]
         own = [[0] * (width - length) + [1] * length for length in batch.lengths]
@@ -82,7 +82,7 @@ class Bridge:
 
 
 def _act(batch: Batch, place: Place, whole: Tensor, hook: Any) -> Tensor | None:
-    del hook  # says which point it is, which the place does
+    del hook  # names the point, which `place` already does
     return batch.pass_by(place, whole)
 
 

@@ -1,4 +1,4 @@
-"""vllm-lens: a plug-in of vLLM's, which runs a function of one's own before or after a layer."""
+"""vllm-lens: a vLLM plug-in that runs a function before or after a layer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.programs import Part
 from conformance.records import Job
 
-#: What a hook is given: the stream in front of a layer, and behind it.
+#: Whether the hook runs before the layer, for the streams before and after it.
 _BEFORE = {Part.INPUT: True, Part.STREAM: False}
 
-#: Batches that run, by a number: a hook is pickled on its way to the engine, which is in this
-#: process, and finds its batch again by that.
+#: Running batches by number. A hook is pickled on its way to the engine, which is in this process,
+#: and finds its batch by the number.
 _RUNNING: dict[int, Batch] = {}
 _numbers = count()
 
 
 class Lens:
     def __init__(self, job: Job) -> None:
-        # The engine in this process: hooks act on what this process holds.
+        # Keep the engine in this process: the hooks use this process's objects.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         from vllm import LLM
 
@@ -50,7 +50,7 @@ class Lens:
         self.dtype = str(config.dtype)
         self.layers = int(config.hf_text_config.num_hidden_layers)
         [self.model] = self.llm.apply_model(_class_of)
-        # With its first request vLLM imports what changes this process: no scenario's doing.
+        # The first request makes vLLM import modules that change this process.
         first = Batch(["a"], [{(Part.STREAM, 0): lambda step, rows: rows}], 2)
         first.lengths = [1]
         self.run(first)
@@ -63,7 +63,7 @@ class Lens:
         return [int(token) for token in self.llm.get_tokenizer()(prompt).input_ids]
 
     def run(self, batch: Batch) -> list[Ends]:
-        """All prompts in one call, each with hooks of its own."""
+        """Run all prompts in one call, each with its own hooks."""
         with _known(batch) as known:
             asked = [_asked(number, alone, batch.steps) for number, alone in known]
             outputs = self.llm.generate(batch.prompts, asked, use_tqdm=False)
