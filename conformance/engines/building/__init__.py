@@ -1,1 +1,1 @@
-"""From an entry of models.yaml to a checkpoint on disk."""
+"""Building a checkpoint on disk from an entry of models.yaml."""

@@ -1,4 +1,4 @@
-"""What is made of a tiny model's random weights before they are written: fewer bits, an adapter.
+"""Changes to a tiny model's random weights before they are saved: quantization and adapters.
 
 Runs in the builder. Changing this file gives every checkpoint a new folder.
 """
@@ -17,16 +17,16 @@ from transformers import PreTrainedModel
 from conformance.engines.building.adapters import FOLDER
 from conformance.errors import ConformanceError
 
-#: Spread of an adapter's two matrices: what they add is about as large as what they are added to.
+#: The scale of an adapter's two matrices; their product is about as large as the weights.
 SPREAD = 0.1
 
 
 def quantize(model: PreTrainedModel, scheme: Mapping[str, Any]) -> Any:
-    """Round every linear layer's weights but the head's to the `scheme`, one of
-    compressed-tensors, to the nearest and by the largest of each group; and pack them. What it
-    returns writes the config's part of it, when the model has been saved.
+    """Quantize the weights of every linear layer except the head, and pack them. `scheme` is one of
+    compressed-tensors'; weights are rounded to nearest with a scale per group. Return the
+    compressor, which writes its part of the config once the model is saved.
 
-    Raises ConformanceError for what is no scheme.
+    Raises ConformanceError if `scheme` is invalid.
     """
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import (
@@ -72,7 +72,7 @@ def _head(model: PreTrainedModel) -> torch.nn.Module:
 
 
 def _groups(weight: Tensor, wanted: Any) -> Tensor:
-    """Those that share a scale, along the last axis: [out, in] → [out, groups, size]."""
+    """Return the weights grouped by scale along the last axis: [out, in] → [out, groups, size]."""
     rows, columns = weight.shape
     if wanted.strategy == "group":
         return weight.view(rows, -1, wanted.group_size)
@@ -82,10 +82,10 @@ def _groups(weight: Tensor, wanted: Any) -> Tensor:
 
 
 def add_adapter(model: PreTrainedModel, config: Mapping[str, Any], folder: Path) -> None:
-    """Write a random adapter of the model, `config` being PEFT's LoraConfig, in the checkpoint's
-    `folder`. Both of its matrices are random: PEFT's own beginning, with zeros, changes nothing.
+    """Write a random adapter of the model into the checkpoint's `folder`; `config` is PEFT's
+    LoraConfig. Both matrices are random: PEFT's zero initialization would change nothing.
 
-    Raises ConformanceError for what PEFT does not take.
+    Raises ConformanceError if PEFT rejects the config.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -98,6 +98,6 @@ def add_adapter(model: PreTrainedModel, config: Mapping[str, Any], folder: Path)
         ) from error
     for name, value in adapted.named_parameters():
         if ".lora_" in name:
-            # As bf16 holds them: so they are in every precision.
+            # Round to bf16, so that the adapter is the same in every precision.
             value.copy_((SPREAD * torch.randn_like(value)).to(torch.bfloat16))
     adapted.save_pretrained(str(folder / FOLDER))

