@@ -1,9 +1,9 @@
-"""The steps of a generation that is held to known tokens, computed in one forward.
+"""The steps of a generation with given tokens, computed in one forward.
 
-As what verifies drafted tokens does (speculative decoding): the tokens stand behind the prompt, and
-the rows of each are what its step gives. It is as honest a way as one token at a time, and as quick
-as a prompt is. Not every definition computes the same thing so: rotary positions that depend on the
-length of the whole do not. So it is tried on each generation, in float32.
+This is how speculative decoding verifies draft tokens: the tokens follow the prompt, and each
+token's rows are its step's result. It is as valid as one token at a time and as fast as a prefill.
+Some definitions compute something else this way, such as rotary positions that depend on the total
+length. Therefore each generation is first compared in float32.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-#: The ids of a prompt, those that it goes on with, and which of the truth's edited runs it is
-#: (0: none).
+#: The prompt's ids, the ids that follow, and the number of the reference's edited run (0: none).
 Generation = tuple[tuple[int, ...], tuple[int, ...], int]
 
-#: Changes the stream of one step after a layer, given the streams of that step so far by layer.
+#: Changes a step's stream after a layer, given the step's streams so far by layer.
 Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 
 
 class Tried:
-    """Of which generations the steps may be computed at once: a float32 way has, and its logits
-    were no further from the truth's, relatively, than `allowed`.
+    """Which generations' steps may be computed at once: those whose logits in a float32 baseline
+    run were within the relative distance `allowed` of the reference's.
     """
 
     def __init__(self, allowed: float) -> None:
@@ -34,13 +33,13 @@ class Tried:
         self._agrees: dict[Generation, bool] = {}
 
     def may(self, generation: Generation, dtype: torch.dtype) -> bool:
-        """Whether a way of this type may. One in float32 may try."""
+        """Return whether a baseline run of this dtype may do so; an untested one may in float32."""
         return self._agrees.get(generation, dtype is torch.float32)
 
     def note(
         self, generation: Generation, logits: Sequence[Tensor], truth: Sequence[Tensor]
     ) -> bool:
-        """Compare the logits [vocabulary] of every step; says whether they agree."""
+        """Compare the logits [vocabulary] of every step; return whether they agree."""
         far = max(_relative(own, other) for own, other in zip(logits, truth, strict=True))
         self._agrees[generation] = far <= self._allowed
         return self._agrees[generation]
@@ -50,9 +49,9 @@ class Tried:
 def recorded(
     model: Any, layers: Sequence[Module], rows: Sequence[slice], edits: Mapping[int, Edit]
 ) -> Iterator[tuple[list[dict[int, Tensor]], list[Tensor]]]:
-    """The streams [tokens, width] after every layer and the logits [vocabulary], per step, of the
-    first of a batch in one forward: `rows` are those of each step, the last ones of the input.
-    `edits` change the stream after a layer, of each step by itself.
+    """Collect the streams [tokens, width] after every layer and the logits [vocabulary], per step,
+    for the first sequence of a batch in one forward. `rows` are each step's rows, the last of the
+    input. `edits` change the stream after a layer, separately for each step.
     """
     streams: list[dict[int, Tensor]] = [{} for _ in rows]
     logits: list[Tensor] = []
@@ -88,13 +87,13 @@ def recorded(
 
 
 def _left(stream: Tensor, _: Mapping[int, Tensor]) -> Tensor:
-    """An edit that changes nothing."""
+    """Return the stream unchanged."""
     return stream
 
 
 def rows_of(prompt: int, steps: int, before: int = 0) -> list[slice]:
-    """The rows of each step, of so many tokens of a prompt, with so many `before` them: all of the
-    prompt's, then one at a time.
+    """Return the rows of each step: all `prompt` tokens first, then one at a time, after `before`
+    other rows.
     """
     ends = range(before + prompt, before + prompt + steps)
     return [slice(before if step == 0 else end - 1, end) for step, end in enumerate(ends)]

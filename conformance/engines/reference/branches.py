@@ -1,9 +1,9 @@
-"""What a layer of the reference adds to the stream, branch by branch: material for diagnosis.
+"""What a layer of the reference adds to the stream, by branch; used for the diagnosis.
 
-Found by numbers, not by names: of all modules inside a layer the two whose outputs,
-added to the layer's input, give its output. So Gemma's norms after each branch, parallel
-residuals and Bloom's residual inside of a branch need no table. A layer without two such
-modules (Mamba has one branch) has none recorded.
+The branches are found by value, not by name: the two modules inside a layer whose outputs, added to
+the layer's input, give its output. This covers Gemma's norms after each branch, parallel residuals
+and Bloom's residual inside a branch. A layer without two such modules (Mamba has one branch) has
+none recorded.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torch.nn import Module
 
 from conformance.records import Site
 
-#: The branches of a layer must add up to what it does, in float32, to this.
+#: The relative float32 tolerance to which a layer's branches must add up to its update.
 _ADDS_UP = 1e-5
 
-#: What one forward of the model gave, named as `judge.diagnosis.transformations` does.
+#: The values of one forward, named as in `judge.diagnosis.transformations`.
 Step = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Modules by the name of what they hold: "mlp.3", "attention.3", "normed.3"."""
+    """Modules by the name of their value: "mlp.3", "attention.3", "normed.3"."""
 
     modules: Mapping[str, Module] = field(default_factory=dict)
 
     @contextmanager
     def recorded(self, model: Any, layers: Sequence[Module], steps: list[Step]) -> Iterator[None]:
-        """Append what every forward of the model holds, rows [tokens, width] of its only prompt."""
+        """Append each forward's values to `steps`: rows [tokens, width] of the only prompt."""
         with _watched(model, layers) as watched, _hooks() as hook:
 
             def begin(module: Any, args: Any, kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class Branches:
 
 @dataclass
 class _Watched:
-    """One forward: what went into every layer and came out, and all that its modules gave."""
+    """The inputs and outputs of every layer in one forward, and the outputs of its modules."""
 
     width: int
     inputs: dict[int, Tensor] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Watched:
 
 
 def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branches:
-    """The branches of every layer, from one forward of a prompt that `run` makes."""
+    """Find the branches of every layer in one forward of a prompt, which `run` runs."""
     with _watched(model, layers, thorough=True) as watched:
         run()
     modules: dict[str, Module] = {}
@@ -119,11 +119,10 @@ def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branch
 
 
 def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
-    """The branches that belong to the truth's observations, by `str(Site)`.
+    """Return the branches that belong to the reference's observations, by `str(Site)`.
 
-    Only of runs without edits, each recognised by the very bits of its streams. What the
-    observations give by themselves (attention: the layer's input and its MLP being known)
-    is left out.
+    Only for runs without edits, which are identified by the exact bits of their streams. Values
+    that follow from the observations are left out: attention, if the layer's input is observed.
     """
     sites = {Site.parse(name): value for name, value in truth.items()}
     observed: dict[Site, Tensor] = {}
@@ -143,7 +142,7 @@ def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tens
 
 
 def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
-    """What was recorded in the forward in which this value was seen."""
+    """Return what was recorded in the forward that produced this value."""
     for run in runs:
         if site.step >= len(run.branches):
             continue
@@ -159,7 +158,7 @@ def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
 def _adding_up(
     inner: Sequence[tuple[Module, Tensor]], added: Tensor, output: Tensor
 ) -> tuple[Module, Module] | None:
-    """The two modules of a layer whose outputs together are what it adds to the stream."""
+    """Return the layer's two modules whose outputs add up to its update of the stream."""
     room = _ADDS_UP * float(output.norm())
     for (first, former), (second, two) in combinations(inner, 2):
         if float((former + two - added).norm()) <= room:
@@ -173,7 +172,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) -> Iterator[_Watched]:
-    """The inputs of the layers and the head's output; with `thorough` everything inside."""
+    """Watch the layers' inputs and the head's output; with `thorough`, also everything inside."""
     watched = _Watched(model.config.get_text_config().hidden_size)
     with _hooks() as hook:
         for index, layer in enumerate(layers):
@@ -194,7 +193,7 @@ def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) ->
 
 @contextmanager
 def _hooks() -> Iterator[Callable[[Any], None]]:
-    """Collects handles of hooks, and takes them all off at the end."""
+    """Collect hook handles and remove the hooks on exit."""
     handles: list[Any] = []
     try:
         yield handles.append
@@ -204,7 +203,7 @@ def _hooks() -> Iterator[Callable[[Any], None]]:
 
 
 def _tensor(value: Any) -> Tensor | None:
-    """The tensor itself, or the first of a tuple."""
+    """Return the tensor itself, or the first of a tuple."""
     while isinstance(value, (tuple, list)) and value:
         value = value[0]
     return value if isinstance(value, Tensor) else None

@@ -1,8 +1,8 @@
-"""Definitions of a model that engines have and transformers does not, computed as the truth is.
+"""Other definitions of a model, used by engines but not by transformers, computed in float32.
 
-Each is transformers' own model with the parts exchanged in which the two definitions differ. What
-an engine computes under an entry of known.yaml that names one is held to it as strictly as to the
-truth. Their names stand in `conformance.records.PREDICTIONS`.
+Each is transformers' own model with the differing parts replaced. An engine under an entry of
+known.yaml that names a definition is compared with it as strictly as with the reference. The names
+are in `conformance.records.PREDICTIONS`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.nn.functional import gelu
 from conformance.engines.reference.patched_forward import exchanged
 from conformance.records import VLLM_BLOOM, VLLM_GPT_BIGCODE, VLLM_GPT_OSS
 
-#: Enters a definition on a loaded model.
+#: A context manager that applies a definition to a loaded model.
 Entered = Callable[[Any], AbstractContextManager[None]]
 
 
 def definitions(module: Any) -> Mapping[str, Entered]:
-    """The other definitions of this model, by name."""
+    """Return the other definitions of this model, by name."""
     config = module.config.get_text_config()
     found: dict[str, Entered] = {}
     if config.model_type == "bloom":
@@ -37,7 +37,7 @@ def definitions(module: Any) -> Mapping[str, Entered]:
 
 @contextmanager
 def _gpt_bigcode(module: Any) -> Iterator[None]:
-    """The learned positions are added to the stream once more where a second stage begins."""
+    """Add the learned positions to the stream again where a second pipeline stage begins."""
     body = module.transformer
     block = body.h[len(body.h) // 2]
     own = block.forward
@@ -53,7 +53,7 @@ def _gpt_bigcode(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _bloom(module: Any) -> Iterator[None]:
-    """The exact GELU, and the residuals added after attention and MLP, not inside of them."""
+    """Use the exact GELU, and add the residuals after attention and MLP, not inside them."""
     forwards: dict[Any, Callable[..., Any]] = {}
     for child in module.modules():
         if type(child).__name__ == "BloomGelu":
@@ -82,13 +82,13 @@ def _bloom_block(block: Any) -> Callable[..., Any]:
     return forward
 
 
-#: The limit that vLLM's kernel has for every gpt_oss.
+#: The limit in vLLM's kernel, for every gpt_oss.
 _LIMIT = 7.0
 
 
 @contextmanager
 def _gpt_oss(module: Any) -> Iterator[None]:
-    """Activations are held to 7, whatever the config says."""
+    """Clamp activations to 7, whatever the config says."""
     limits = {child: child.limit for child in module.modules() if hasattr(child, "limit")}
     for child in limits:
         child.limit = _LIMIT

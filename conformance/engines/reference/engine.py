@@ -1,8 +1,8 @@
-"""What a scenario means: transformers' modelling code with forward hooks, no nnsight.
+"""The reference engine: transformers' modelling code with forward hooks, without nnsight.
 
-In float32, which is the truth, in other float32 ways and in several honest bf16 ways. One
-observation file per case holds the truth and every member, keyed `member|site`, and under
-`aux` what the diagnosis tries besides.
+It computes the float32 reference, float32 baseline runs and several bf16 baseline runs. One
+observation file per case holds them all, keyed `member|site` (the reference as `truth`), and under
+`aux` additional values for the diagnosis.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, event_log
 
-#: float32 computed in two ways may differ by so many times what bf16 makes of the same model,
-#: 2¹⁶ times finer: the rounding is that much finer, and a model that magnifies one magnifies the
-#: other alike. The factor is the one that a candidate in float32 is allowed.
+#: Two float32 computations may differ by this factor times the bf16 error of the same model, scaled
+#: down by 2¹⁶: the rounding is that much finer, and a model magnifies both alike. The same factor
+#: applies to an engine in float32.
 AGREEMENT = 100.0
 FINER = 2.0**-16
 
 
 class TruthRejected(Exception):
-    """Two float32 computations disagree: nothing can be judged by them."""
+    """Two float32 computations disagree, so nothing can be judged by them."""
 
 
 class ReferenceEngine:
-    """Every member, loaded once; two sets of weights (float32 and bf16) are shared."""
+    """The reference and all baseline runs, which share two sets of weights (float32 and bf16)."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -81,13 +81,13 @@ class ReferenceEngine:
         self.fresh = self._logits()
 
     def _allowed(self, truth: Run) -> float:
-        """How far two float32 ways of computing the probe may be from each other."""
+        """Return the allowed distance between two float32 computations of the probe."""
         bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
         return AGREEMENT * FINER * max(relative(bf16, truth.logits[0]), ROUNDING)
 
     def _disagreement(self, ensemble: Sequence[Member]) -> float:
-        """How far the members' ways of computing are from each other where rounding is not
-        the reason: in float32. A way that computes something else would hide every fault.
+        """Return the largest distance between the baseline runs in float32, where rounding explains
+        little. A baseline run that computes something else would hide every fault.
         """
         distances = {}
         with uncapped(self.modules[torch.float32]):
@@ -111,17 +111,17 @@ class ReferenceEngine:
         )
 
     def _logits(self) -> list[Tensor]:
-        """Return the logits of the probe prompt, in both precisions."""
+        """Return the logits of the probe prompt in both precisions."""
         return [self._probe(replace(TRUTH, dtype=dtype)).logits[0] for dtype in self.modules]
 
     def unchanged(self) -> bool:
-        """Return whether the models compute of the probe prompt what they did when loaded."""
+        """Return whether the models compute the same on the probe prompt as when loaded."""
         return is_unchanged(
             self._logits(), self.fresh, exact=self.modules[torch.float32].device.type == "cpu"
         )
 
     def _weights(self, member: Member) -> Any:
-        """The shared weights in the member's precision, with its attention switched on."""
+        """Return the shared weights in the member's precision, with its attention set."""
         module = self.modules[member.dtype]
         if module.config._attn_implementation != member.attention:
             module.set_attn_implementation(member.attention)
@@ -131,7 +131,7 @@ class ReferenceEngine:
         module = self._weights(member)
         if member not in self.members:
             others = None if member == TRUTH else Others(self.member(TRUTH), self.tried)
-            module = self._weights(member)  # the truth's attention may have been switched on
+            module = self._weights(member)  # the recursive call may have changed the attention
             model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms, others)
             if member == TRUTH:
                 model.branches = find(
@@ -163,9 +163,9 @@ class ReferenceEngine:
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        """Every member's observations. The ensemble is held to the truth's tokens, so that
-        all of them are judged in one context. Of a forced case only the forced runs. Raises
-        Refused when the model has not what the case is about.
+        """Return the observations of the reference and all requested baseline runs. The latter are
+        held to the reference's tokens, so that all are judged in one context. A forced case returns
+        only the forced runs. Raises Refused if the model lacks what the case needs.
         """
         if scenario.name != self.scenario:
             self.scenario = scenario.name
@@ -191,7 +191,7 @@ class ReferenceEngine:
     def _defined_otherwise(
         self, scenario: Scenario, case: Case, forced: Mapping[str, tuple[tuple[int, ...], ...]]
     ) -> Iterator[tuple[str, Tensor]]:
-        """What other definitions of the model give in float32, held to the same tokens."""
+        """Yield what other definitions of the model compute in float32, held to the same tokens."""
         module = self.modules[torch.float32]
         for name, entered in definitions(module).items():
             member = replace(TRUTH, name=f"{DEFINITION}{name}")
@@ -204,7 +204,7 @@ class ReferenceEngine:
             yield from ((f"{member.name}|{site}", value) for site, value in values.items())
 
     def _wanted(self, scenario: Scenario, case: Case) -> Sequence[Member]:
-        """The honest runs that were asked for; a layout is measured by those of both precisions."""
+        """Return the requested baseline runs; determining a layout needs both precisions."""
         if scenario is PROBING:
             return self.ensemble
         narrow = case.key in self.job.float32_only
@@ -226,7 +226,7 @@ class ReferenceEngine:
     ) -> dict[str, Tensor]:
         model = self.member(member)
         model.begin_case(case.prompts)
-        # Each way has the time that a column has for its only one.
+        # Each baseline run gets the time limit that a column has for its single run.
         event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
 
         def run(twin: Case) -> Any:
@@ -239,8 +239,8 @@ class ReferenceEngine:
     def _ties(
         self, scenario: Scenario, case: Case, truth: Mapping[str, Tensor]
     ) -> Iterator[tuple[Site, Tensor]]:
-        """Which tokens were tied at a router in any run of the case, by layer, at the place of what
-        was observed of them: a scenario need not return its prompts in order, nor each once.
+        """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
+        have the place of the observation, since a scenario may reorder or repeat its prompts.
         """
         runs = (*self.member(TRUTH).unedited(), *self.member(TRUTH).edited)
         twins = ("clean", "edited") if scenario.twin(case) else ("",)
@@ -270,11 +270,11 @@ class ReferenceEngine:
 def places(
     truth: Mapping[str, Tensor], runs: Sequence[Run], prompts: Sequence[tuple[int, ...]]
 ) -> dict[int, set[tuple[int, ...]]]:
-    """The ids of what each place of a result was observed of: of the runs that gave its very
-    streams, or where it has none its logits; else of the case's prompt of that number.
+    """Return the prompt ids of each place of a result: those of the runs with exactly its streams
+    or, without streams, its logits; otherwise those of the case's prompt of that number.
 
-    Logits tell less, and so does a single row: of a layer that is set to zero every prompt has the
-    same. Where runs of prompts of several lengths gave them, it is the case's own prompt.
+    Logits and single rows are ambiguous: after a layer that is set to zero, all prompts are equal.
+    If the matching runs' prompts differ in length, the case's own prompt is used.
     """
     sites = {Site.parse(name): value for name, value in truth.items()}
     found: dict[int, set[tuple[int, ...]]] = {}
@@ -290,7 +290,7 @@ def places(
 
 
 def _gave(run: Run, site: Site, value: Tensor) -> bool:
-    """Is an observation a stream or the logits of this run?"""
+    """Return whether an observation is a stream or the logits of this run."""
     if site.step >= len(run.logits):
         return False
     if site.name == "logits":
@@ -300,8 +300,8 @@ def _gave(run: Run, site: Site, value: Tensor) -> bool:
 
 
 def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
-    """The checkpoint in one precision: its bf16 weights, and whatever the definition computes
-    (rotary frequencies, an embedding's scale) as it computes them in that precision.
+    """Load the checkpoint in one precision: its bf16 weights, and other values (rotary frequencies,
+    an embedding's scale) as the definition computes them in that precision.
     """
     module = AutoModelForCausalLM.from_pretrained(
         job.checkpoint,
@@ -311,8 +311,8 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
     if (adapter := adapter_of(job.checkpoint)) is not None:
         from peft import PeftModel
 
-        # Into the weights, so that every way to compute a product finds one matrix: in float32 the
-        # same but for rounding, in bf16 what is served so has as an error of its own.
+        # Merge into the weights, so that all baseline runs use one matrix. In float32 only the
+        # rounding changes; in bf16 the merge adds the same error as serving a merged model does.
         module = PeftModel.from_pretrained(module, adapter).merge_and_unload()
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     settings = module.generation_config
@@ -324,13 +324,13 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
 
 
 def source_of(checkpoint: Path) -> str:
-    """What the checkpoint was made from, in the words of its seal."""
+    """Return what the checkpoint was made from, as its seal says."""
     return str(loose_json.mapping(checkpoint / SEAL).get("source", checkpoint))
 
 
 def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """A config's texts, numbers, truths and nulls by key, those of a mapping in it as `key.inner`:
-    a text as it is, the rest as JSON writes it.
+    """Yield a config's strings, numbers, booleans and nulls by key, nested ones as `key.inner`:
+    strings as they are, the rest as JSON.
     """
     for key, value in config.items():
         if isinstance(value, Mapping):

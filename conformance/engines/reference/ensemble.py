@@ -1,4 +1,4 @@
-"""The honest ways of computing a reference: which there are, and how each is switched on."""
+"""The baseline runs of a reference: which exist, and how each is computed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from conformance.generated_tokens import FLOAT32_WAY
 
 @dataclass(frozen=True)
 class Member:
-    """One way to compute the reference. `pad` rows of padding go in front of the prompt,
-    in a batch with a longer one; `split` adds the branches' last projections up in halves,
-    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `at_once`
-    computes the steps of a generation that it is held to in one forward.
+    """One way to compute the reference. `pad` rows of padding precede the prompt, which is batched
+    with a longer one; `split` adds each branch's last projection in halves, as two tensor-parallel
+    ranks do; `fused` rounds norms, activations and gates once; `at_once` computes all steps of a
+    given generation in one forward.
     """
 
     name: str
@@ -34,17 +34,17 @@ class Member:
 
 
 TRUTH = Member("truth", torch.float32, "eager")
-#: Honest bf16 runs: transformers' own roundings and those of fused kernels weigh alike. Where
-#: SmolLM2's massive activation arises (layer 9) the two are further from each other than from the
-#: truth. In order of their attention, because switching it walks the whole model. Some compute one
-#: step after the other, as an engine that generates does, and some all at once.
+#: The bf16 baseline runs: transformers' roundings and those of fused kernels count equally. Where
+#: SmolLM2's massive activation arises (layer 9) they are further from each other than from the
+#: reference. They are ordered by attention, because switching it walks the whole model. Some
+#: compute one step at a time, as a generating engine does, and some all at once.
 BF16 = (
     Member("eager", torch.bfloat16, "eager"),
     Member("padded", torch.bfloat16, "sdpa", pad=5, at_once=True),
     Member("fused", torch.bfloat16, "sdpa", fused=True),
     Member("fused_split", torch.bfloat16, "sdpa", split=True, fused=True, at_once=True),
 )
-#: Other ways to the truth: another attention, other orders of addition, another shape.
+#: The float32 baseline runs: other attention, orders of addition and shapes.
 FLOAT32 = (
     Member(f"{FLOAT32_WAY}split", torch.float32, "eager", split=True),
     Member(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa", at_once=True),
@@ -53,9 +53,9 @@ FLOAT32 = (
 
 
 def members(*, sdpa: bool) -> tuple[Member, ...]:
-    """The ways to compute a model. Without `sdpa` all attend eagerly: for a model that has no
-    other attention, and for one that caps its attention scores, where transformers' sdpa leaves
-    the cap out without a word (Gemma-2) and is not honest.
+    """Return the baseline runs of a model. Without `sdpa`, all use eager attention: for a model
+    that supports no other, or one that caps its attention scores, since transformers' sdpa silently
+    ignores the cap (Gemma-2).
     """
     every = (*FLOAT32, *BF16)
     if sdpa:
@@ -75,7 +75,7 @@ def other_forwards(model: Any, *, split: bool, fused: bool) -> Forwards:
 
 
 def score_caps(module: Module) -> dict[Any, float]:
-    """The attention modules that cap their scores, with the cap."""
+    """Return the attention modules that cap their scores, with the cap."""
     name = "attn_logit_softcapping"
     return {
         child: cap for child in module.modules() if (cap := getattr(child, name, None)) is not None
@@ -84,7 +84,7 @@ def score_caps(module: Module) -> dict[Any, float]:
 
 @contextmanager
 def uncapped(module: Module) -> Iterator[None]:
-    """Without the soft cap of the attention scores, so that eager and sdpa can be compared."""
+    """Disable the soft cap of the attention scores, so that eager and sdpa can be compared."""
     caps = score_caps(module)
     for child in caps:
         child.attn_logit_softcapping = None

@@ -1,9 +1,9 @@
-"""A layer's experts, computed with another rounding than transformers' own.
+"""A layer's experts, computed with other roundings than transformers' own.
 
-transformers keeps the experts of a layer as two tensors of three axes, one matrix for each
-expert, and rounds each expert's output before it is weighted and added. A kernel that does
-all of it at once works in float32 and rounds the sum. With tensor parallelism each rank has
-a half of every expert's inner width, and two rounded sums are added.
+transformers stores a layer's experts as two 3-D tensors, one matrix per expert, and rounds each
+expert's output before it is weighted and added. A fused kernel computes in float32 and rounds the
+sum. With tensor parallelism each rank has half of every expert's inner width, and two rounded sums
+are added.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch.nn import Module
 
 
 def is_experts(module: Module) -> bool:
-    """Does the module hold all experts of a layer, in the two tensors of transformers?"""
+    """Return whether the module holds a layer's experts in transformers' two tensors."""
     parameters = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
     return all(isinstance(parameter, Tensor) and parameter.ndim == 3 for parameter in parameters)
 
 
 def rounded_once(module: Module) -> Callable[..., Tensor]:
-    """The experts and their weighted sum in float32."""
+    """Return a forward that computes the experts and their weighted sum in float32."""
 
     def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         wide = {name: parameter.float() for name, parameter in module.named_parameters()}
@@ -35,19 +35,19 @@ def rounded_once(module: Module) -> Callable[..., Tensor]:
 
 
 def in_halves(module: Module) -> Callable[..., Tensor]:
-    """The sum over the first half of every expert's inner width, and that over the second."""
+    """Return a forward that adds the results of the two halves of every expert's inner width."""
 
     def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         weights_by_name = dict(module.named_parameters())
         down = weights_by_name["down_proj"]
-        # [experts, width, inner] beside [experts, 2·inner, width], or the other way round.
+        # [experts, width, inner] with [experts, 2·inner, width], or both transposed.
         inner = 2 if weights_by_name["gate_up_proj"].shape[1] == 2 * down.shape[2] else 1
         first = torch.arange(down.shape[inner], device=down.device) < down.shape[inner] // 2
         mask = first if inner == 2 else first[:, None]
         bias = {n: torch.zeros_like(b) for n, b in weights_by_name.items() if n == "down_proj_bias"}
         left = {**weights_by_name, "down_proj": down * mask}
         right = {**weights_by_name, **bias, "down_proj": down * ~mask}
-        # Both halves have the same activations: hooks and traces see them computed once.
+        # Both halves have the same activations; hooks and traces must see them computed once.
         recorded = {name: _Recorded(child) for name, child in module.named_children()}
         first_half = _computed(module, left, value, index, weights, children=recorded)
         replayed = {name: child.replay for name, child in recorded.items()}
@@ -78,7 +78,7 @@ def _computed(
     *args: Tensor,
     children: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Tensor:
-    """What the module's own forward gives with these weights, and with these as its children."""
+    """Return the result of the module's own forward with these weights and children."""
     copied = copy.copy(module)
     copied._parameters = weights
     copied._modules = {**module._modules, **(children or {})}

@@ -1,8 +1,8 @@
 """The reference computed with fewer roundings, as fused kernels do.
 
-transformers rounds to bf16 after every step of a norm, an activation and a gate; a fused
-kernel works in float32 and rounds once. Both are honest: neither is nearer to the truth
-by right, and where a massive activation arises the two can be far apart.
+transformers rounds to bf16 after every step of a norm, an activation and a gate; a fused kernel
+computes in float32 and rounds once. Both are valid, and where a massive activation arises they can
+be far apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.activations import ACT2CLS
 from conformance.engines.reference.experts import is_experts, rounded_once
 from conformance.engines.reference.patched_forward import Forwards
 
-#: A formula is a norm's own when it gives what the norm gives, in float32, to this.
+#: The relative float32 tolerance to which a formula must match a norm.
 _SAME = 1e-4
 
 
@@ -44,8 +44,8 @@ def fused_forwards(model: Module) -> Forwards:
 
 
 def rms_norm(module: Any) -> Callable[[Tensor], Tensor] | None:
-    """x / √(mean x² + ε) · w, rounded once (Zhang and Sennrich 2019), or with 1 + w, as Gemma
-    has it. Which one is measured: a name does not tell, and None is for what is neither.
+    """Return a forward for x / √(mean x² + ε) · w that rounds once (Zhang and Sennrich 2019), or
+    with 1 + w as in Gemma. The name does not say which, so it is measured; None if neither fits.
     """
     weight = getattr(module, "weight", None)
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.ndim != 1:
@@ -113,8 +113,8 @@ class _Gate:
         return rounded
 
     def unrounded(self, activated: Tensor) -> Tensor:
-        """Return the last activation in float32 before it was rounded. Elements that were written
-        to since are as they were written.
+        """Return the last activation in float32 before rounding. Elements that were written since
+        then keep the written value.
         """
         last, self._last = self._last, None
         if last is None or last[1].shape != activated.shape:

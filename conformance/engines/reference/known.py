@@ -1,7 +1,7 @@
-"""What the layers before an edit give, known from the run without edits: not computed again.
+"""Reuse of the unedited run's layer outputs before the first edit, which need not be recomputed.
 
-A layer computes from the stream before it alone, as a rule. Whether a model keeps to it is tried:
-its own unedited run, begun in the middle, must end in the very bits of the whole one.
+Normally a layer depends only on the stream before it. This is tested for each model: its unedited
+run, started in the middle, must end in the same bits as the whole run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-#: What a layer gave: the stream, and how many more values, all None; none where it is no tuple.
+#: A layer's stream, and the number of other outputs, all None; None if the output is no tuple.
 Output = tuple[Tensor, int | None]
 
 
 class Known:
-    """Of one way to compute: by the prompt's ids, what every layer gave in the unedited prefill,
-    of the last so many `prompts`. It is `usable` until something shows that it is not.
+    """For one member: what every layer returned in the unedited prefill, by the prompt's ids, for
+    the last `prompts` prompts. `usable` turns false once reuse proves wrong.
     """
 
     def __init__(self, prompts: int) -> None:
@@ -29,7 +29,7 @@ class Known:
         self.usable = True
 
     def note(self, ids: tuple[int, ...], layer: int, stream: Tensor, output: Any) -> None:
-        """This layer gave this; layers come in order, and only those of the prefill count."""
+        """Record a layer's output; layers come in order, and only the prefill counts."""
         outputs = self._outputs.setdefault(ids, [])
         others = output[1:] if isinstance(output, tuple) else ()
         self.usable &= all(value is None for value in others)
@@ -41,8 +41,8 @@ class Known:
     def forwards(
         self, ids: tuple[int, ...], layers: Sequence[Module], count: int
     ) -> Mapping[Module, Callable[..., Any]]:
-        """For the first `count` layers a forward that gives what they gave: none where any of
-        it is not known.
+        """Return, for the first `count` layers, forwards that replay their outputs; empty if any
+        output is missing.
         """
         outputs = self._outputs.get(ids, [])
         if not self.usable or len(outputs) != len(layers):
@@ -55,7 +55,7 @@ class Known:
 
 def _giving(stream: Tensor, more: int | None) -> Callable[..., Any]:
     def forward(*_: Any, **__: Any) -> Any:
-        value = stream.clone()  # an edit, or the next layer, may write to it
+        value = stream.clone()  # a copy: an edit or the next layer may write to it
         return value if more is None else (value, *[None] * more)
 
     return forward
@@ -67,15 +67,15 @@ def unchanged(
     places: Collection[tuple[str, int | None]],
     layers: int,
 ) -> int:
-    """How many layers, from the first on, give what they give without changes: to the stream
-    after the `edited` ones, within the `routed`, at `places`.
+    """Return how many layers, from the first, compute the same as without changes to the stream
+    after the `edited` layers, the routers of the `routed` layers, and `places`.
     """
     inside = [0 if layer is None else layer for _, layer in places]
     return min((*(layer + 1 for layer in edited), *routed, *inside), default=layers)
 
 
 def same(run: Any, other: Any) -> bool:
-    """Whether two runs are the same to the last bit."""
+    """Return whether two runs are bitwise the same."""
     streams = zip(run.stream, other.stream, strict=True)
     return all(map(torch.equal, run.logits, other.logits)) and all(
         step.keys() == other_step.keys()

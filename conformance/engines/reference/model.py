@@ -1,4 +1,4 @@
-"""`model` of a scenario's reference: a transformers model with plain forward hooks."""
+"""The `model` object of a scenario's reference: transformers with plain forward hooks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from conformance.engines.tree import follow
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.programs.meaning import unit, without
 
-#: Of so many prompts it is known what all rows of a padded batch were: no run holds them besides.
+#: The number of prompts whose padded batches are kept: no run holds those rows otherwise.
 _PADDED = 8
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
-    `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
-    records for the diagnosis where nothing is edited. `parts[s]` is what was asked for,
-    `ids` int64 [tokens] the prompt's. `ties[s]` are the tokens whose experts are a matter of
-    rounding, by layer, where the truth is run. `at_once` says that one forward gave all steps.
+    """The results for one prompt, one list entry per step. `stream[s][layer]` is [tokens, width],
+    `logits[s]` [vocabulary], `tokens[s]` int64 [1], `ids` int64 [tokens] the prompt's.
+    `branches[s]` is what unedited reference runs record for the diagnosis, and `parts[s]` what was
+    requested. `ties[s]`, only in the reference, are the tokens whose experts depend on rounding, by
+    layer. `at_once` says that one forward computed all steps.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
@@ -55,16 +55,16 @@ class Run:
     at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
-        """The streams after this layer and all later ones, per step."""
+        """Return the streams after this layer and all later ones, per step."""
         return [
             {index: value for index, value in streams.items() if index >= layer}
             for streams in self.stream
         ]
 
     def goes_on(self, forced: Sequence[int], steps: int) -> bool:
-        """Whether these steps, held to these tokens and free after them, begin this run. A prompt
-        alone never does where its rows were computed with others: an edited run begins with the
-        very bits of what it gives alone.
+        """Return whether this run starts with these steps: forced tokens first, then greedy ones.
+        False for a prompt alone if the run was computed at once: edited runs must start with the
+        exact bits that the prompt gives alone.
         """
         if steps > len(self.tokens) or (self.at_once and steps == 1):
             return False
@@ -72,7 +72,7 @@ class Run:
         return [int(token) for token in self.tokens[:steps]] == [*forced[:steps], *greedy]
 
     def first(self, steps: int) -> Run:
-        """The first steps of this run."""
+        """Return the first `steps` steps of this run."""
         if steps == len(self.tokens):
             return self
         per_step = ("stream", "logits", "tokens", "branches", "parts", "ties")
@@ -81,8 +81,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Changes:
-    """What an intervention changes in a run: by layer, by place, and the ids that are chosen at
-    certain steps.
+    """The changes of an intervention in a run: by layer, by place, and the ids chosen at certain
+    steps.
     """
 
     edits: Mapping[int, Edit] = field(default_factory=dict)
@@ -96,12 +96,12 @@ class Changes:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether anything but the stream after a layer is changed."""
+        """Whether anything other than the stream after a layer is changed."""
         return any((self.router_inputs, self.at, self.chosen))
 
 
 class Forced(LogitsProcessor):  # type: ignore[misc]
-    """Hold a generation to given tokens, by step; it goes on freely where none is given."""
+    """Forces a generation to given tokens, by step; other steps are free."""
 
     def __init__(self, tokens: Mapping[int, int], prompt: int) -> None:
         self.tokens = tokens
@@ -117,14 +117,14 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
 
 
 class Others(NamedTuple):
-    """What a member has of the others: the truth's runs, and what was tried against them."""
+    """State that baseline runs share: the reference's runs and the tried generations."""
 
     truth: ReferenceModel
     tried: at_once.Tried
 
 
 class ReferenceModel:
-    """`model` of a scenario's reference: one member of the ensemble."""
+    """The `model` object of a scenario's reference: the reference or one baseline run."""
 
     def __init__(
         self,
@@ -149,16 +149,16 @@ class ReferenceModel:
             router: index for index, layer in enumerate(self.modules) for router in routers(layer)
         }
         self.parts, self.arranged = parts_of(module, layers)
-        #: Of what, and the run: ids of the prompt, then the parts that were kept.
+        #: The unedited runs, each with the prompt's ids followed by the names of the kept parts.
         self._unedited: list[tuple[tuple[Any, ...], Run]] = []
-        #: The edited runs of the present case, and how many there were before it.
+        #: The edited runs of the current case; below, how many there were before it.
         self.edited: list[Run] = []
         self._edited_before = 0
         self._choosing = blocks(self.modules) if others is None else {}
         self._ids: dict[str, list[int]] = {}
         self._known = Known(_PADDED if member.pad else sys.maxsize)
         self._tried = False
-        # As `generate` does: of a large vocabulary, the last token's logits alone.
+        # As in `generate`: with a large vocabulary, compute only the last token's logits.
         known = inspect.signature(module.forward).parameters
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
 
@@ -169,7 +169,7 @@ class ReferenceModel:
 
     @cached_property
     def readable(self) -> tuple[str, ...]:
-        """What `run(parts=…)` can keep of this model, but routers."""
+        """What `run(parts=…)` can keep of this model, except routers."""
         return tuple(
             name
             for name, part in {**OUTPUTS, **INPUTS}.items()
@@ -177,12 +177,12 @@ class ReferenceModel:
         )
 
     def having(self, part: str) -> list[int]:
-        """The layers that have this part."""
+        """Return the layers that have this part."""
         path = getattr(self.parts, part)
         return [at for at, layer in enumerate(self.modules) if path and reaches(layer, path)]
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """The vector that `lm.direction` gives on the engines, in this member's dtype."""
+        """Return the same vector as `lm.direction` on the engines, in this member's dtype."""
         width: int = self.module.config.get_text_config().hidden_size
         vector = direction(width, self.norms[layer], seed)
         return vector.to(self.member.dtype).to(self.module.device)
@@ -200,14 +200,14 @@ class ReferenceModel:
         at: Mapping[Place, Visit] | None = None,
         chosen: Mapping[int, int] | None = None,
     ) -> Run:
-        """Generate greedily from one prompt, changing the stream after the layers of `edits` and
-        what the routers of the layers of `given` compute with, for every token [width].
+        """Generate greedily from one prompt, changing the stream after the layers of `edits`, and
+        the router inputs of the layers of `given`, for every token [width].
 
-        The prompt is a text or token ids; `held` are the ids that it goes on with, `chosen` those
-        of certain steps, which come first. `at` is called wherever a forward passes a place.
-        `parts` (names of `reference_parts`) are kept besides. A run that changes nothing is
-        computed once: many scenarios ask for the same one, or for its first steps. One of a single
-        step that is asked for a part keeps all of them: a scenario asks for the next one next.
+        The prompt is a text or token ids. `held` are the ids that follow it; `chosen` are ids for
+        certain steps and take precedence. `at` is called wherever a forward passes a place. `parts`
+        (names of `reference_parts`) are also kept. A run without changes is cached, with all its
+        prefixes. A single-step run that requests a part keeps all parts, since a scenario requests
+        others next.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
@@ -231,15 +231,15 @@ class ReferenceModel:
         return run
 
     def forget_parts(self) -> None:
-        """Let go of the runs that kept parts: they are large."""
+        """Drop the runs that kept parts, which are large."""
         self._unedited = [(of, run) for of, run in self._unedited if len(of) == 1]
 
     def project_out(self, rows: Tensor, direction: Tensor) -> Tensor:
-        """The rows [tokens, width] without their part along a direction [width].
+        """Return the rows [tokens, width] without their component along a direction [width].
 
-        The other float32 ways compute in doubles, but for the direction's own rounding, which is
-        what is left of rows along it: no engine has that to the bit, and where all compute alike
-        it may happen to be zero.
+        Other float32 baseline runs compute in float64, except for the rounding of the direction.
+        That rounding is all that remains of rows along the direction: no engine reproduces its
+        bits, and if all runs computed alike it might happen to be zero.
         """
         along = unit(direction)
         if not self.member.name.startswith(FLOAT32_WAY):
@@ -247,14 +247,14 @@ class ReferenceModel:
         return without(rows.double(), along.double()).to(rows.dtype)
 
     def tokenize(self, prompt: str) -> list[int]:
-        """The ids of a text."""
+        """Return the token ids of a text."""
         if prompt not in self._ids:
             self._ids[prompt] = list(self.tokenizer(prompt).input_ids)
         return self._ids[prompt]
 
     @torch.inference_mode()
     def lens(self, stream: Tensor) -> Tensor:
-        """[rows, vocabulary]: the final norm and the head on rows of a stream."""
+        """Return [rows, vocabulary]: the final norm and the head applied to rows of a stream."""
         head = follow(self.module, self.parts.head)
         with exchanged(self._forwards):
             normed = follow(self.module, self.parts.norm)(stream)
@@ -262,7 +262,7 @@ class ReferenceModel:
 
     @torch.inference_mode()
     def every_logits(self, prompt: str) -> Tensor:
-        """[tokens, vocabulary]: the logits after each token of a prompt."""
+        """Return [tokens, vocabulary]: the logits after each token of a prompt."""
         ids = torch.tensor([self.tokenize(prompt)], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
         known = inspect.signature(self.module.forward).parameters
@@ -275,11 +275,11 @@ class ReferenceModel:
 
     @cached_property
     def _forwards(self) -> Forwards:
-        """The forwards by which this member computes differently."""
+        """The forwards of the modules that this member computes differently."""
         return other_forwards(self.module, split=self.member.split, fused=self.member.fused)
 
     def unedited(self) -> list[Run]:
-        """The runs without edits of the present prompts."""
+        """Return the runs without edits of the current prompts."""
         present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
         return [run for (ids, *_), run in self._unedited if ids in present]
 
@@ -303,7 +303,7 @@ class ReferenceModel:
             }
             stack.enter_context(router_ties(self.module, choosing, run.ties))
             stack.enter_context(exchanged(begun))
-            if changes.at:  # first: what is recorded is what they leave
+            if changes.at:  # first, so that the recorded values include their changes
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
             noted = None if changes.any else prompt
@@ -319,7 +319,7 @@ class ReferenceModel:
             stack.enter_context(exchanged(self._forwards))
             tokens = {**dict(enumerate(forced)), **changes.chosen}
             if steps == 1 and not self.member.pad:
-                # A prefill alone needs none of what `generate` prepares, which takes as long.
+                # A prefill alone needs nothing of what `generate` prepares, which takes as long.
                 arguments = {"input_ids": inputs, "attention_mask": mask, "use_cache": False}
                 logits = self.module(**arguments, **self._last).logits[0, -1]
                 token = tokens.get(0, int(logits.argmax()))
@@ -342,8 +342,8 @@ class ReferenceModel:
         steps: int,
         edits: Mapping[int, Edit] | None = None,
     ) -> Run | None:
-        """The same in one forward, where this member does so and the definition allows it. An
-        edited run is compared with the truth's of the same number in this case.
+        """Run all steps in one forward, or return None if this member or the definition does not
+        allow it. An edited run is compared with the reference's edited run of the same number.
         """
         tokens = forced[: steps - 1]
         if not self.member.at_once or self.others is None or steps == 1 or len(tokens) < steps - 1:
@@ -361,7 +361,7 @@ class ReferenceModel:
             recording = at_once.recorded(self.module, self.modules, rows, edits or {})
             streams, logits = stack.enter_context(recording)
             stack.enter_context(exchanged(self._forwards))
-            if self.member.pad:  # which positions padded rows have, `generate` knows
+            if self.member.pad:  # `generate` computes the positions of padded rows
                 last |= {"max_new_tokens": 1, "do_sample": False}
                 self.module.generate(input_ids=inputs, attention_mask=mask, **last)
             else:
@@ -377,8 +377,8 @@ class ReferenceModel:
     def along(
         self, prompt: Sequence[int], tokens: Sequence[int], steps: int, number: int = 0
     ) -> Run | None:
-        """These steps of a run of this prompt along these tokens, if there is one: the unedited
-        one, or the edited one of this number (from 1) in the present case.
+        """Return the first `steps` steps of a run of this prompt along these tokens, or None: an
+        unedited run, or the edited run with this number (from 1) in the current case.
         """
         runs = self.edited[number - 1 : number] if number else [run for _, run in self._unedited]
         for run in runs:
@@ -389,16 +389,16 @@ class ReferenceModel:
         return None
 
     def number(self, in_case: int) -> int:
-        """The number of an edited run of the present case among all that there were; 0 stays."""
+        """Return the number of an edited run of the current case among all cases'; 0 stays 0."""
         return self._edited_before + in_case if in_case else 0
 
     def begin_case(self, prompts: tuple[str, ...]) -> None:
-        """Go on with a case of these prompts."""
+        """Start a case with these prompts."""
         self._edited_before += len(self.edited)
         self.prompts, self.edited = prompts, []
 
     def _begun(self, prompt: tuple[int, ...], changes: Changes) -> Mapping[Any, Callable[..., Any]]:
-        """Forwards that give what the layers before the first change gave without it."""
+        """Return forwards that replay the layers before the first change."""
         if not changes.any:
             return {}
         if not self._tried:
@@ -409,8 +409,8 @@ class ReferenceModel:
         return self._known.forwards(prompt, self.modules, first)
 
     def _try(self) -> None:
-        """Whether a run that is begun in the middle ends as the whole one does, after another
-        that left to the modules what they keep.
+        """Disable reuse unless a run started in the middle ends as the whole run does, after
+        another prompt's run has changed what the modules keep.
         """
         middle = len(self.modules) // 2
         unbroken = self.run(PROBE)
@@ -419,14 +419,14 @@ class ReferenceModel:
         self._known.usable &= same(unbroken, begun)
 
     def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """What follows this prompt, where that is laid down: of the case's own prompts."""
+        """Return the forced tokens after this prompt, if it is one of the case's prompts."""
         for prompt, tokens in zip(self.prompts, self.forced, strict=False):
             if tuple(self.tokenize(prompt)) == ids:
                 return tokens
         return ()
 
     def _batch(self, ids: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Inputs, mask and how many rows precede the prompt's own."""
+        """Return the inputs, the mask, and how many rows precede the prompt's own."""
         if not self.member.pad:
             return ids, torch.ones_like(ids), 0
         neighbour = ids[:, torch.arange(ids.shape[1] + self.member.pad) % ids.shape[1]].flip(1)
@@ -438,7 +438,7 @@ class ReferenceModel:
 
     @contextmanager
     def _routed_by(self, inputs: Mapping[int, Tensor]) -> Iterator[None]:
-        """Hooks that give the routers of these layers something else, for every token."""
+        """Replace the input of these layers' routers, for every token."""
 
         def replacing(value: Tensor) -> Callable[..., Any]:
             return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
@@ -458,8 +458,8 @@ class ReferenceModel:
     def _recorded(
         self, run: Run, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
     ) -> Iterator[None]:
-        """Hooks that edit and keep the stream after every layer, and the logits. Of the prompt
-        that is `noted` what the layers give is known from now on.
+        """Edit and record the stream after every layer, and the logits. For the prompt `noted`,
+        also store the layers' outputs for reuse.
         """
 
         def begin(module: Any, args: Any, kwargs: Any) -> None:

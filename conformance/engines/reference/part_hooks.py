@@ -1,4 +1,4 @@
-"""What the reference sees of a model's parts besides the streams: plain forward hooks."""
+"""Forward hooks that record the reference's parts other than the streams."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from conformance.engines.model_parts import Parts, arguments, floating, reaches
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 
-#: What a step gave by name: a tensor [tokens, width], or one for each layer.
+#: The values of a step by name: a tensor [tokens, width], or one for each layer.
 Seen = dict[str, Any]
 
-#: What can be asked for → which part of the model, or "" for a layer itself.
+#: Name in a request → part of the model, or "" for a layer itself.
 OUTPUTS = {name: name for name in ("embedding", "norm", "attention", "mlp", "router")}
-#: Of each layer's attention, [tokens, heads, width].
+#: Parts of each layer's attention, [tokens, heads, width].
 WITHIN = ("query", "key", "value", "heads")
 INPUTS = {"input": "", "attention_input": "attention", "mlp_input": "mlp"}
 
@@ -34,9 +34,9 @@ def recorded(
     steps: list[Seen],
     padding: int,
 ) -> Iterator[None]:
-    """Append to `steps` what every forward of the model holds of the wanted parts.
+    """Append to `steps` the values of the wanted parts in every forward of the model.
 
-    `padding` rows in front of a prompt are not its own.
+    The first `padding` rows of a prompt are not its own.
     """
     prompts = [1]
 
@@ -85,7 +85,7 @@ def recorded(
 def _within_layers(
     parts: Parts, layers: Sequence[Module], name: str, padding: int, steps: list[Seen]
 ) -> Iterator[Any]:
-    """Hooks that keep this part of every layer's attention that has it."""
+    """Register hooks that keep this part of every layer's attention that has it."""
     place = within(parts, name)
 
     def keep(index: int, value: Tensor) -> None:
@@ -98,20 +98,20 @@ def _within_layers(
 
 
 def without_padding(padding: int, rows: Tensor) -> Tensor:
-    """A prompt's own rows: a later step has one, and no padding."""
+    """Return a prompt's own rows; later steps have one row and no padding."""
     return rows[padding if len(rows) > 1 else 0 :]
 
 
 def within(parts: Parts, name: str) -> Inside:
-    """Where this part of the attention is."""
+    """Return the location of this part of the attention."""
     return parts.inside.places[name]
 
 
 def hook_within(
     parts: Parts, layer: Module, name: str, seen: Callable[[Tensor], Tensor | None]
 ) -> Any:
-    """Call `seen` with the tensor that holds this part of a layer's attention; what it returns goes
-    on in its place.
+    """Call `seen` with the tensor that holds this part of a layer's attention, and replace the
+    tensor with the result unless it is None.
     """
     place = within(parts, name)
     module: Module = follow(follow(layer, parts.attention), place.path)

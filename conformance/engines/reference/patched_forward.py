@@ -1,4 +1,4 @@
-"""Modules that compute their forward in another way for a while."""
+"""Temporary replacement of modules' forwards."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from torch.nn import Module
 
-#: What modules compute by instead of their own forwards.
+#: The replacement forward of each module.
 Forwards = Mapping[Module, Callable[..., Any]]
 
 
 @contextmanager
 def exchanged(forwards: Forwards) -> Iterator[None]:
-    """Give each module this forward, and its own one back at the end."""
+    """Give each module this forward, and restore its own on exit."""
     originals = {module: module.forward for module in forwards}
     for module, forward in forwards.items():
         module.forward = forward

@@ -1,8 +1,8 @@
-"""Tokens whose experts are a matter of rounding: a router has two of them almost alike.
+"""Tokens whose experts depend on rounding, because two experts' router scores are nearly equal.
 
-The block that holds the experts is asked again with its input moved by a few roundings, to one
-side and to the other, and stopped where it has chosen. A token that other experts are chosen for is
-tied: an honest computation may give it these.
+The block that holds the experts runs again with its input moved by a few roundings in either
+direction, and stops once it has chosen. A token whose experts change is tied: a valid computation
+may choose either.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch.nn import Module
 
 from conformance.engines.reference.experts import is_experts
 
-#: How far an input is moved, in roundings of float32 that a sum as long as the model is wide makes:
-#: ten times what another order of adding up does.
+#: How far an input is moved, in float32 roundings of a sum as long as the model is wide: ten times
+#: the effect of another order of addition.
 MOVED = 10.0
-#: Directions that are tried, each to both sides: a token's tie can lie across one of them.
+#: The number of directions tried, each both ways: a token's tie may be orthogonal to one of them.
 DIRECTIONS = 3
 
-#: bool [tokens] by layer, of one forward.
+#: bool [tokens] by layer, for one forward.
 Ties = dict[int, Tensor]
 
 
 class _Chosen(Exception):
-    """Ends a block that has chosen; `experts` is integer [tokens, chosen]."""
+    """Stops a block once it has chosen; `experts` is integer [tokens, chosen]."""
 
     def __init__(self, experts: Tensor) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Chosen(Exception):
 
 
 def blocks(layers: Sequence[Module]) -> dict[Module, tuple[int, Module]]:
-    """The modules that choose among experts, each with its layer and the experts."""
+    """Return the modules that choose among experts, each with its layer and the experts."""
     return {
         parent: (index, child)
         for index, layer in enumerate(layers)
@@ -51,8 +51,8 @@ def blocks(layers: Sequence[Module]) -> dict[Module, tuple[int, Module]]:
 def router_ties(
     model: Module, found: Mapping[Module, tuple[int, Module]], steps: list[Ties]
 ) -> Iterator[None]:
-    """Append which tokens are tied, layer by layer, of every forward of the model. To be entered
-    before other hooks are made, so that none of them sees that the blocks are asked again.
+    """Append the tied tokens by layer for every forward of the model. Enter this before other hooks
+    are registered, so that they do not see the blocks run again.
     """
     inputs: list[dict[Module, Tensor]] = []
 
@@ -76,7 +76,7 @@ def router_ties(
 
 
 def tied(block: Module, experts: Module, value: Tensor) -> Tensor:
-    """bool [tokens]: would a few roundings of the block's input have other experts chosen?"""
+    """Return bool [tokens]: whether a few roundings of the block's input change its experts."""
     usual = _chosen(block, experts, value)
     found = torch.zeros(len(usual), dtype=torch.bool, device=usual.device)
     unit = torch.finfo(value.dtype).eps * math.sqrt(value.shape[-1])
@@ -90,7 +90,7 @@ def tied(block: Module, experts: Module, value: Tensor) -> Tensor:
 
 
 def _chosen(block: Module, experts: Module, value: Tensor) -> Tensor:
-    """int64 [tokens, chosen]: which experts the block calls for this input, in ascending order."""
+    """Return int64 [tokens, chosen]: the experts the block calls, in ascending order."""
 
     def stop(module: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         given = (*args, *kwargs.values())

@@ -9,7 +9,7 @@ from conformance.engines.reference.experts import is_experts
 
 
 def routers(module: Module) -> list[Module]:
-    """The modules that choose experts: beside the experts of a layer, a row for each of them."""
+    """Return the routers: siblings of a layer's experts with one row per expert."""
     modules = []
     for parent in module.modules():
         children = list(parent.children())

@@ -1,4 +1,4 @@
-"""The reference computed with the order of addition that two tensor-parallel ranks have."""
+"""The reference computed with the order of addition of two tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from conformance.engines.reference.patched_forward import Forwards
 
 
 def split_forwards(model: Any) -> Forwards:
-    """Return forwards that compute each projection back to the model's width as the sum of two
-    halves, each rounded to the model's dtype, and experts likewise.
+    """Return forwards that compute each projection to the model's width, and experts, as the sum of
+    two halves, each rounded to the model's dtype.
     """
     width = model.config.get_text_config().hidden_size
     forwards: dict[Module, Callable[..., Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What the reference does wherever a forward passes a place: plain hooks that read and write."""
+"""Forward hooks by which the reference reads and writes at places."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from conformance.engines.reference.part_hooks import (
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 
-#: (the step, the rows at the place [tokens, width], of LOGITS the last one [vocabulary]) → what
-#: goes on.
+#: Takes the step and the rows at the place [tokens, width] (for LOGITS the last row, [vocabulary]);
+#: returns the rows to continue with.
 Visit = Callable[[int, Tensor], Tensor]
-#: The place at which the model itself ends.
+#: The place of the model's final output.
 LOGITS = "logits"
-#: A part of the model, and the layer that it is in.
+#: A part of the model, and its layer.
 Place = tuple[str, int | None]
 
 
@@ -41,8 +41,8 @@ def visited(
     at: Mapping[Place, Visit],
     padding: int,
 ) -> Iterator[None]:
-    """Call each visit whenever a forward of the model passes its place, with the rows of the first
-    prompt of the batch; `padding` rows in front of them are not its own.
+    """Call each visit whenever a forward of the model passes its place, with the rows of the
+    batch's first prompt. The `padding` rows before them are not its own.
     """
     steps = [-1]
     prompts = [1]
@@ -52,7 +52,7 @@ def visited(
         prompts[0] = len(kwargs["input_ids"])
 
     def observe(visit: Visit, value: Tensor) -> Tensor:
-        """The value as it goes on: itself where nothing was written."""
+        """Return the value to continue with; the same object if nothing was written."""
         batch = value.reshape(prompts[0], -1, value.shape[-1])
         first = padding if batch.shape[1] > 1 else 0
         own = batch[0, first:]
@@ -123,7 +123,7 @@ def _after(visit: Visit, observe: Callable[[Visit, Tensor], Tensor]) -> Callable
 
 
 def _exchanged(value: Any, old: Tensor, new: Tensor) -> Any:
-    """The value with a tensor in another's place."""
+    """Return the value with the tensor `old` replaced by `new`."""
     if new is old:
         return value
     return map_tensors(value, lambda tensor: new if tensor is old else tensor)
