@@ -1,4 +1,4 @@
-"""Stored observations → verdicts, by the pure judge of `conformance.judge`.
+"""Judge stored observations with the pure judge of `conformance.judge`.
 
 results = judge_run(folder, scenarios, thresholds, info=..., environment=...)
 cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # one model's

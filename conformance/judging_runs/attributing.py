@@ -1,4 +1,4 @@
-"""Who has to mend the failed cells of a stored run: what the engines did by themselves."""
+"""Attribute the failed cells of a stored run, using what the engines did without nnsight."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from conformance.judge.attribution import attribute
 from conformance.judge.plain import Plain
 from conformance.records import Attribution, CellResult, Column, Judged, Side, Site, Verdict
 
-#: Nothing was generated that could be compared; without an error, the process just ended.
+#: Verdicts without a comparable generation; without an error, the process just ended.
 _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
 
-#: Judges what a cell's engine did without nnsight, by the name of what it was asked for.
+#: Judges what a cell's engine did without nnsight; results by scenario name.
 Alone = Callable[[CellResult], Mapping[str, CellResult]]
 
 
@@ -25,11 +25,11 @@ def attributed(
     alone: Alone,
     confirmed: Callable[[Column], str] = lambda _: "",
 ) -> dict[str, CellResult]:
-    """The cells of one model, each failed one with who is to blame.
+    """Return the cells of one model, each failed one with its attribution.
 
-    `single` finds the column with one stage to a column with several. What an engine does
-    without nnsight is judged only where one of its cells failed. `confirmed` says why the truth's
-    definition of the model is not in question where a column differs from it by itself.
+    `single` finds the one-stage column of a column with several stages. `alone` is called only for
+    engines with a failed cell. `confirmed` says why the reference's definition of the model can be
+    trusted when a column differs from it by itself.
     """
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}
@@ -58,14 +58,14 @@ def attributed(
 
 
 def _of_library(cell: CellResult) -> Attribution:
-    """Neither nnsight nor vLLM had a part in it."""
+    """Attribute a library's cell, in which neither nnsight nor vLLM takes part."""
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
         return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
     return Attribution(Side.UNDECIDED, "the library, or how this project's adapter calls it")
 
 
 def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
-    """The column that differs from this one in the number of stages only, which is one."""
+    """Return the one-stage column that differs from this one in nothing else."""
     if column.pipeline == 1:
         return None
     own = _but_stages(column)
@@ -78,9 +78,9 @@ def _but_stages(column: Column) -> tuple[object, ...]:
 
 
 def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
-    """What an engine does without nnsight says this about a failed cell of its.
+    """Return what an engine's runs without nnsight say about one of its failed cells.
 
-    It agrees with the truth when all does that could be judged, its generation among it.
+    It agrees with the reference if everything that could be judged does, including its generation.
     """
     by_scenario = {name: _witness(cell, result) for name, result in alone.items()}
     known = {name: plain for name, plain in by_scenario.items() if plain is not None}
@@ -94,8 +94,9 @@ def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
 
 
 def _witness(cell: CellResult, alone: CellResult) -> Plain | None:
-    """One that merely drifts explains no failure but drift. One that could not be made says
-    nothing, unless the engine itself was seen to fail in it.
+    """Return what a run without nnsight says about a cell: nothing if it could not be made.
+
+    A drift explains only drift.
     """
     if alone.harness or alone.verdict.neutral:
         return None
@@ -112,7 +113,7 @@ def _witness(cell: CellResult, alone: CellResult) -> Plain | None:
 
 
 def _ended(generated: CellResult) -> Plain | None:
-    """It ended in an error: the engine's only when the engine raised it."""
+    """Return a disagreement if the engine raised, or its process just ended; None otherwise."""
     alone = attribute(replace(generated, harness=False), ())
     raised = alone is not None and alone.side is Side.ENGINE
     silent = generated.verdict is not Verdict.ERROR

@@ -1,10 +1,9 @@
-"""Truths that a second implementation confirmed in an earlier run.
+"""References that a second implementation confirmed in an earlier run.
 
-`confirmed.json` has an entry for each model whose definition in vLLM gave the truth's
-log-probabilities in float32: who said so, and some of those numbers. Where today's truth has the
-same numbers it is the truth that was confirmed, and an engine that differs from it by itself
-deviates, whether or not an honest column stands beside it.
-`scripts/confirmations.py RUN` writes the file.
+`confirmed.json` has an entry for each model of which vLLM's own definition gave the reference's
+log-probabilities in float32: the definition and some of these numbers. If today's reference has the
+same numbers, it is confirmed too, and an engine that differs from it by itself deviates, even in a
+run without a correct column. `scripts/confirmations.py RUN` writes the file.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from conformance.errors import ConformanceError
 from conformance.records import FLOAT32_LIMITS, Model, from_json, record
 
 FILE = Path(__file__).with_name("confirmed.json")
-#: So many numbers of each row of log-probabilities are kept.
+#: How many numbers of each row of log-probabilities are kept.
 _KEPT = 16
 
 
 @record()
 class Confirmed:
-    """`definition` is vLLM's class, `truth` some log-probabilities by site; `distance` and `floor`
-    as in `conformance.records.Confirmation`.
+    """Part of a reference, by site, that vLLM's class `definition` confirmed.
+
+    `distance` and `floor` are those of `conformance.records.Confirmation`.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Ledger:
 
 
 def excerpt(rows: Mapping[str, Tensor]) -> dict[str, tuple[float, ...]]:
-    """Evenly spread numbers of each row."""
+    """Return evenly spaced numbers of each row."""
     return {site: tuple(_spread(row).tolist()) for site, row in sorted(rows.items())}
 
 
@@ -56,7 +56,7 @@ def _spread(row: Tensor) -> Tensor:
 
 @cache
 def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
-    """The entries by model. Raises ConformanceError when the file is damaged."""
+    """Load the entries by model. Raises ConformanceError if the file is damaged."""
     try:
         known = from_json(Ledger, path.read_bytes())
     except (OSError, ValueError) as error:
@@ -65,7 +65,7 @@ def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
 
 
 def remembered(model: Model, truth: Mapping[str, Tensor]) -> str:
-    """Who confirmed this very truth earlier, in words; "" when nobody did."""
+    """Return who confirmed this reference in an earlier run, "" if nobody did."""
     entry = ledger().get(model.id)
     if entry is None or entry.architecture != model.architecture or not entry.truth:
         return ""
@@ -82,6 +82,6 @@ def remembered(model: Model, truth: Mapping[str, Tensor]) -> str:
 
 
 def _distance(row: Tensor, known: tuple[float, ...]) -> float:
-    """Relative to how far the row is from its mean."""
+    """Return the distance relative to the row's spread around its mean."""
     then, now = torch.tensor(known, dtype=torch.float64), _spread(row)
     return float((now - then).norm() / (then - then.mean()).norm().clamp_min(1e-30))

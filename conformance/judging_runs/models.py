@@ -1,4 +1,4 @@
-"""The models of a run are judged side by side, in processes of their own."""
+"""Judge the models of a run in parallel processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, keeping
 from conformance.store.keeping import Kept
 
-#: What a process of its own judges by.
+#: The scenarios of a judging process.
 _scenarios: dict[str, Scenario] = {}
 
 
@@ -25,7 +25,7 @@ def judge_models(
     *,
     done: Container[str] = (),
 ) -> dict[str, CellResult]:
-    """The verdicts on every planned cell of a run, by id; without the models whose cells are all
+    """Return the verdicts on a run's planned cells by id, without models whose cells are all
     `done`.
     """
     planned = run.plan()
@@ -35,7 +35,7 @@ def judge_models(
     wanted = [
         model for model in planned.models if not all(cell.id in done for cell in cells[model.id])
     ]
-    # The largest first: one that is begun last would be waited for alone.
+    # The largest first: started last, it would run alone at the end.
     models = sorted(wanted, key=lambda model: -_size(run, model))
     only = planned.only_float32()
     kept = keeping.reduced(run, [model.id for model in models])
@@ -65,7 +65,7 @@ def judge_models(
 
 
 def _size(run: RunFolder, model: Model) -> int:
-    """Numbers in the stream of one token after all layers, which the work grows with."""
+    """Return layers × width, which the judging time grows with."""
     info = model_info(run, model)
     return info.layers * info.width
 
@@ -75,7 +75,7 @@ def _has_tensors(cell: Cell, kept: Kept | None) -> bool:
 
 
 def _begin(folders: tuple[Path, ...]) -> None:
-    """Scenarios hold functions, which no pipe can carry: they are imported again."""
+    """Import the scenarios in a judging process: they hold functions, which cannot be pickled."""
     torch.set_num_threads(1)
     _scenarios.update(discover(folders))
 

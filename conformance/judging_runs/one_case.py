@@ -1,4 +1,4 @@
-"""One case of one model: its cells, the columns side by side."""
+"""One case of one model: its cells on all columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from conformance.records import (
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
 
-#: How gathering ended → the verdict where nothing is left to judge.
+#: The verdict of a cell that cannot be judged, by the status of its run.
 UNJUDGED: Mapping[Status, Verdict] = {
     Status.UNSUPPORTED: Verdict.UNSUPPORTED,
     Status.SKIPPED: Verdict.SKIPPED,
@@ -56,7 +56,7 @@ UNJUDGED: Mapping[Status, Verdict] = {
 
 
 def unjudged(outcome: Outcome, precision: Precision) -> Answer:
-    """What one precision says where gathering ended so that nothing is left to judge."""
+    """Return one precision's answer for a cell that cannot be judged."""
     return Answer(
         precision,
         UNJUDGED[outcome.status],
@@ -69,7 +69,7 @@ def unjudged(outcome: Outcome, precision: Precision) -> Answer:
 
 
 def cell_result(cell: Cell, decision: Decision, **more: Any) -> CellResult:
-    """A cell with its verdict and the evidence of the precision that decided; the rest is given."""
+    """Build a cell's result from the decision; `more` are the remaining fields."""
     leading = decision.leading
     return CellResult(
         id=cell.id,
@@ -92,7 +92,7 @@ def cell_result(cell: Cell, decision: Decision, **more: Any) -> CellResult:
 
 
 class _Observation(NamedTuple):
-    """What one column observed: by site, and its ids of the prompts."""
+    """One column's observations by site, and its token ids of the prompts."""
 
     observed: Mapping[str, Tensor]
     prompt_ids: tuple[tuple[int, ...], ...]
@@ -118,7 +118,7 @@ class Columns:
         self.scenario = scenario
         self.case = case
         self.thresholds = thresholds
-        # Float32 first: whether bf16 stands alone depends on it.
+        # Float32 first: its answer says whether bf16 decides alone.
         self.precisions = sorted(precisions, reverse=True)
         self.truths: dict[Precision, Truths] = {}
         for precision in self.precisions:
@@ -137,9 +137,7 @@ class Columns:
         self._environments: dict[tuple[str, Precision], Environments] = {}
 
     def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
-        """The cell's verdict: decided once, from what both precisions say, or from float32 where
-        it was gathered in no other.
-        """
+        """Return the cell's verdict from both precisions or, if `float32_only`, from one."""
         answers: list[Answer] = []
         for precision in [Precision.FLOAT32] if float32_only else self.precisions:
             alone = all(known.verdict.neutral for known in answers)
@@ -168,7 +166,7 @@ class Columns:
         return self.run.outcome(cell.model, gathered_in(cell.backend, precision), cell.key)
 
     def _answer(self, cell: Cell, precision: Precision, *, alone: bool) -> Answer:
-        """What one precision says; `alone` where no other decides what the cell means."""
+        """Return one precision's answer; `alone` if no other precision decides correctness."""
         outcome = self._outcome(cell, precision)
         if outcome is None:
             group = self.run.group(cell.model, gathered_in(cell.backend, precision))
@@ -215,8 +213,9 @@ class Columns:
         observation: _Observation,
         judgement: Judgement,
     ) -> tuple[str, ...]:
-        """The definitions of the model by which a cell that fails would pass. What rules have no
-        tolerance is not asked again: whether they hold needs no definition.
+        """Return the definitions of the model with which a failed cell would pass.
+
+        Rules without tolerance are not checked again: they do not depend on a definition.
         """
         defined = predicted.definitions(truth.members)
         if not defined or not judgement.verdict.fails or self.scenario is None or self.case is None:
@@ -253,8 +252,9 @@ class Columns:
         *,
         alone: bool,
     ) -> Judgement:
-        """Judging is pure: columns that observed the very same bits are judged once. What other
-        columns show of such a cell holds, or gates nothing.
+        """Judge a cell; columns with the same bits are judged once, since judging is pure.
+
+        A judgement is reused only if the relations to other columns hold or gate nothing.
         """
         relations = self._across(backend, precision)
         if alone and precision is Precision.BF16:
@@ -291,7 +291,7 @@ class Columns:
         return judge(relations=relations)
 
     def _across(self, column: str, precision: Precision) -> tuple[Relation, ...]:
-        """What the other columns show of this case."""
+        """Return the relations of this case to other columns."""
         backend = self.columns[column].backend.id
         if (backend, precision) not in self._environments:
             self._environments[backend, precision] = Environments(
@@ -305,7 +305,7 @@ class Columns:
         return (*self._as_on_one_stage(column, precision), *elsewhere)
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
-        """On a CPU, several pipeline stages give the very bits that one stage gives."""
+        """Check that, on a CPU, several pipeline stages are bitwise equal to one stage."""
         twin = one_stage(self.columns[backend], tuple(self.columns.values()))
         if twin is None or not self._on_cpu(backend, precision):
             return ()
@@ -323,9 +323,9 @@ class Columns:
     def _placed(
         self, column: str, precision: Precision, judgement: Judgement, observation: _Observation
     ) -> str:
-        """Which layers introduce the error, where the reference was given their inputs.
+        """Say which layers introduce the error, if the reference was given their inputs.
 
-        What is missing was not computed wrongly, so no layer is to blame for it.
+        A missing observation was not computed wrongly, so no layer is the culprit.
         """
         if judgement.verdict.passes or judgement.verdict is Verdict.MISSING:
             return ""
@@ -341,7 +341,7 @@ class Columns:
         )
 
     def _with_own_input(self, column: str, observation: _Observation) -> tuple[Relation, ...]:
-        """Where bf16 decides alone: does each layer do as it should with what it was given?"""
+        """Check each layer's output for its own input, if bf16 decides alone."""
         fed = self._fed(column)
         if fed is None:
             return ()
@@ -352,7 +352,7 @@ class Columns:
     def _fed(
         self, column: str
     ) -> tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]] | None:
-        """What the reference's layers make of a column's own streams, where that was tried."""
+        """Return what the reference's layers make of a column's streams, if that was run."""
         if self.case is None:
             return None
         case = one_layer.case_of(self.case, column, Path())
@@ -363,7 +363,7 @@ class Columns:
         return values, outcome.prompt_ids
 
     def observed(self, column: str) -> dict[str, Tensor]:
-        """What a column gathered of this case in one precision, by its folder's name."""
+        """Load a column's observations of this case in one precision, by folder name."""
         if column not in self._observed:
             key = self.case.key if self.case else ""
             self._observed[column] = self.run.observations(self.model.id, column, key)
@@ -371,7 +371,7 @@ class Columns:
 
 
 def draws_of(case: Case) -> Draws:
-    """How a case's ids are drawn, by its options."""
+    """Return the sampling parameters in a case's options."""
     return Draws(
         temperature=float(case.options.get("temperature", 1.0)),
         top_p=float(case.options.get("top_p", 1.0)),

@@ -1,4 +1,4 @@
-"""One model's cells of a stored run: what each is, and who has to mend it."""
+"""Judge one model's cells of a stored run, and attribute the failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from conformance.records import (
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
 
-#: What judges an engine without nnsight, and what it said, once each.
+#: Judges of engines without nnsight, and their results; each is computed once.
 _Beside = dict[tuple[str, Precision], Columns]
 _Judged = dict[tuple[Cell, Precision], CellResult]
 
@@ -41,15 +41,16 @@ def judge_model(
     float32_only: Collection[Cell] = (),
     before: Mapping[str, CellResult] = MappingProxyType({}),
 ) -> dict[str, CellResult]:
-    """The verdicts on one model's cells by id, and who is to blame for those that failed. The
-    verdicts from `before`, on further cells of the model, are taken as they are.
+    """Return the verdicts on one model's cells by id, with attributions for failed ones.
+
+    Verdicts from `before`, on other cells of the model, are copied unchanged.
     """
     judge = OneModel(run, model, columns, scenarios, thresholds, precisions, float32_only)
     return judge.blamed({**before, **judge.cells(cells)}, columns)
 
 
 def model_info(run: RunFolder, model: Model) -> ModelInfo:
-    """What the reference found the model to be; zeros when there is no reference."""
+    """Return what the reference found out about the model; zeros without a reference."""
     reference = run.group(model.id, REFERENCE.id)
     identity = reference.identity if reference else {}
     return ModelInfo(
@@ -66,8 +67,9 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
 
 @dataclass(frozen=True, eq=False)
 class OneModel:
-    """Judges a model's cells, and finds who is to blame: by all of the columns, or by some. Cells
-    that are `float32_only` were gathered in no other precision.
+    """Judges a model's cells and attributes failures, using all columns or some.
+
+    Cells in `float32_only` were run in no other precision.
     """
 
     run: RunFolder
@@ -79,7 +81,7 @@ class OneModel:
     float32_only: Collection[Cell] = ()
 
     def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
-        """The verdicts by id, case by case, the columns side by side. Nobody is blamed yet."""
+        """Return the verdicts by id, without attributions, judging a case's columns together."""
         by_case: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
             by_case.setdefault((cell.scenario, cell.case), []).append(cell)
@@ -101,7 +103,7 @@ class OneModel:
     def blamed(
         self, cells: Mapping[str, CellResult], columns: Sequence[Column]
     ) -> dict[str, CellResult]:
-        """These cells, each failed one with who is to blame as far as these columns show it."""
+        """Return these cells, each failed one with the attribution that these columns support."""
         by_id = {column.id: column for column in columns}
 
         @cache
@@ -117,7 +119,7 @@ class OneModel:
         )
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
-        """What the cell's engine did with its prompts and settings without nnsight, judged."""
+        """Judge what the cell's engine did without nnsight, with the same prompts and settings."""
         scenario = self.scenarios.get(cell.scenario)
         layers = model_info(self.run, self.model).layers
         cases = scenario.expand(layers) if scenario and layers else ()
@@ -134,7 +136,7 @@ class OneModel:
         return results
 
     def _judged_alone(self, cell: Cell, case: Case, precision: Precision) -> CellResult:
-        """Once for all cells beside which an engine does the same."""
+        """Judge a run without nnsight once for all cells that share it."""
         beside, judged = self._without_nnsight
         key = (case.key, precision)
         if key not in beside:

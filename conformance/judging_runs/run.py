@@ -1,4 +1,4 @@
-"""A stored run → its results: every planned cell gets a verdict. No engine is needed."""
+"""Judge a stored run: every planned cell gets a verdict. No engine is needed."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def judge_run(
     environment: Environment,
     before: Mapping[str, CellResult] | None = None,
 ) -> Results:
-    """The verdict on every planned cell of a stored run. Models whose cells were all judged
-    `before`, while others were gathered, are not judged again.
+    """Return the verdict on every planned cell of a stored run.
 
-    Raises ConformanceError for a run without a plan or with damaged observations.
+    Models whose cells were all judged `before`, during the run, are not judged again. Raises
+    ConformanceError for a run without a plan or with damaged observations.
     """
     before = before or {}
     judged = {**before, **judge_models(run, scenarios, thresholds, done=before)}
@@ -59,7 +59,7 @@ def results_of(
     info: RunInfo,
     environment: Environment,
 ) -> Results:
-    """The run as far as it is `judged`: those of its models that have a judged cell."""
+    """Return the results of the models that have a `judged` cell."""
     planned = run.plan()
     cells_in_order = tuple(judged[cell.id] for cell in planned.cells if cell.id in judged)
     models = {cell.model for cell in cells_in_order}
@@ -101,9 +101,7 @@ def reduce_judged(
     judged: Mapping[str, CellResult],
     thresholds: Thresholds,
 ) -> None:
-    """Reduce a model, all of whose cells are judged, to what a run keeps of it: tensors where
-    something is not as expected. Cells that known.yaml was asked about say what it expects.
-    """
+    """Reduce a model whose cells are all judged: keep tensors only of unexpected results."""
     truth = _truth(run, model, columns)
     always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
     off = {cell.id for cell in judged.values() if not finding_of(cell).fine}
@@ -111,7 +109,7 @@ def reduce_judged(
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:
-    """Every worker's own account. One that never got so far as to write it has none."""
+    """Return the account of every worker that lived to write one."""
     groups = (
         run.group(model, backend)
         for model, backend in run.groups()

@@ -1,4 +1,4 @@
-"""What a candidate is compared with: the reference of its case, along its own tokens."""
+"""The reference that a candidate is compared with, run along the candidate's own tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import SAMPLED, Case, Precision, Site, Status
 from conformance.store import RunFolder
 
-#: By member and site, and the ids of the prompts.
+#: Observations by member and site, and the token ids of the prompts.
 Observed = tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]]
 
 
@@ -21,9 +21,8 @@ Observed = tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]]
 class Truth:
     """The reference's observations of one case: by member and site, and the prompts' ids.
 
-    `reference` is the same, ready to judge by: it keeps the noise floors that it was once
-    asked for. `lacking` says why it was not run along the candidate's own tokens, where it ought
-    to have been.
+    `reference` holds the same, prepared for judging, and caches noise floors. `lacking` says why it
+    was not run along the candidate's tokens although it should have been.
     """
 
     members: Mapping[str, Mapping[str, Tensor]]
@@ -33,10 +32,11 @@ class Truth:
 
 
 class Truths:
-    """The references of one case of one model. Every column is judged by them, so they are
-    read once; the same object is given to columns that generated the same tokens. `twin`
-    says that the case has a clean and an edited run; the honest runs are of one `precision`.
-    `before` is another case, whose noise floors are taken over where it observed the same.
+    """The references of one case of one model in one `precision`.
+
+    They are read once, and columns that generated the same tokens share an object. `twin`: the case
+    has a clean and an edited run. `before` is another case, whose noise floors are reused where the
+    observations are equal.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Truths:
         self._known: dict[str, Truth | str] = {}
 
     def along(self, observed: Mapping[str, Tensor]) -> Truth | str:
-        """The reference along this candidate's own tokens, or in words why there is none.
+        """Return the reference along this candidate's own tokens, or why there is none.
 
-        A run in which the candidate chose other tokens is taken from the reference that was
-        held to them. Where that is absent the plain one stays, and the judge says so.
+        Runs in which the candidate chose other tokens come from the reference that was forced to
+        them. If it is absent, the plain reference is used, and the judge says so.
         """
         plain = self._plain()
         if isinstance(plain, str):
@@ -87,7 +87,7 @@ class Truths:
         return self._known[along.key]
 
     def lender(self) -> Reference | None:
-        """The plain reference, where it could be read."""
+        """Return the plain reference if it could be read."""
         plain = self._known.get(REFERENCE.id)
         return plain.reference if isinstance(plain, Truth) else None
 
@@ -121,7 +121,7 @@ class Truths:
         return Truth(members, reference, prompt_ids)
 
     def drawn(self) -> bool:
-        """Are the case's ids drawn, and not laid down? Then the truth chose its own likeliest."""
+        """Return whether the case's ids are sampled: then the reference chose its own likeliest."""
         plain = self._plain()
         if isinstance(plain, str):
             return False
@@ -147,7 +147,7 @@ def merged(
     forced: Mapping[str, Mapping[str, Tensor]],
     runs: Collection[str],
 ) -> dict[str, dict[str, Tensor]]:
-    """The plain reference with some of its runs taken from a forced one."""
+    """Return the plain reference with some of its runs taken from a forced one."""
     return {
         name: {site: value for site, value in values.items() if Site.parse(site).run not in runs}
         | dict(forced.get(name, {}))

@@ -1,9 +1,9 @@
-"""Who stands behind the float32 truth of a model: does a second implementation agree with it?
+"""Check that a second implementation agrees with the float32 reference of a model.
 
-The truth is transformers' modelling code. vLLM has definitions of its own for most families;
-where one gives the same log-probabilities in float32, without nnsight, the truth is confirmed
-by two implementations. Where vLLM runs a family through transformers' code, nothing of the kind
-is known; where the two differ, neither is the reference.
+The reference is transformers' modelling code. vLLM defines most families itself; if its float32
+log-probabilities, without nnsight, are the same, two implementations confirm the reference. A
+family that vLLM runs through transformers' code is not confirmed; if the two differ, either may be
+wrong.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from conformance.records import (
 )
 from conformance.store import RunFolder, gathered_in
 
-#: How the model classes begin by which vLLM runs transformers' own code.
+#: Prefix of the model classes through which vLLM runs transformers' own code.
 _BACKEND = "Transformers"
 _CASE = f"{GENERATED.name}.all"
 
 
 def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
-    """What a column with another implementation says of a model's truth."""
+    """Return what columns with another implementation say about a model's reference."""
     testimonies = [_testimony(run, model, column) for column in columns if column.engine != "hf"]
     ranks = (Witness.DISAGREES, Witness.CONFIRMED, Witness.SHARED, Witness.UNKNOWN)
     nobody = Confirmation(Witness.UNKNOWN, "no column with another implementation ran in float32")
@@ -43,11 +43,10 @@ def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirm
 
 
 def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
-    """Why the truth's definition of this model is not in question where the accused column differs
-    from it, in words; "" where it is.
+    """Return why the reference's definition is trusted over the accused column, "" if it is not.
 
-    It runs the very code that the truth is; or some column's own definition agrees with it, be it
-    the accused one's after the prompts alone; or one did in an earlier run, with the same truth.
+    The column runs the reference's own code, or a column's own definition agrees with it (perhaps
+    the accused one's, right after the prompts), or one did in an earlier run.
     """
     if accused.engine == "hf":
         return f"{accused.id} runs transformers' own code, as the truth is"
@@ -62,7 +61,7 @@ def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: 
 
 
 def first_logits_of_truth(run: RunFolder, model: Model) -> Mapping[str, Tensor]:
-    """The truth's log-probabilities after each prompt, by site."""
+    """Return the reference's log-probabilities after each prompt, by site."""
     known = by_member(run.observations(model.id, REFERENCE.id, _CASE)).get("truth", {})
     return {site: known[site] for site in _first_logits(known, known)}
 
@@ -100,7 +99,7 @@ def _testimony(run: RunFolder, model: Model, column: Column) -> Confirmation:
 
 
 def _first_logits(truth: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> Iterator[str]:
-    """The log-probabilities after each prompt: their context is the same on both sides."""
+    """Yield the log-probabilities after each prompt, whose context is the same on both sides."""
     for name, value in truth.items():
         site = Site.parse(name)
         if site.name != "logits" or site.step or name not in observed:
@@ -110,6 +109,6 @@ def _first_logits(truth: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
 
 
 def _relative(value: Tensor, truth: Tensor) -> float:
-    """The distance of a row of log-probabilities, in units of how far it is from its mean."""
+    """Return the distance of two rows of log-probabilities, relative to the second's spread."""
     value, truth = value.double(), truth.double()
     return float((value - truth).norm() / (truth - truth.mean()).norm().clamp_min(1e-30))
