@@ -1,4 +1,4 @@
-"""What a scenario's author imports (docs/scenarios.md), and the Python API (docs/api.md)."""
+"""The names that a scenario imports (docs/scenarios.md), and the Python API (docs/api.md)."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from conformance.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
 from conformance.scenario import PAIR, scenario
 
-#: The version of sources that were never built: nobody knows which they are.
+#: The version of a source tree that was never built, and whose version is therefore unknown.
 UNBUILT = "0+unknown"
 
 try:
@@ -41,7 +41,7 @@ _API = ("NotSame", "assert_same", "compare", "results", "run")
 
 
 def __getattr__(name: str) -> Any:
-    """The API, imported when it is asked for: a scenario's file needs none of it."""
+    """Import a name of the API on first use: a scenario's file does not need it."""
     if name not in _API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("conformance.api"), name)

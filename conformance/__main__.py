@@ -1,4 +1,4 @@
-"""`python -m conformance`."""
+"""Entry point of `python -m conformance`."""
 
 from conformance_command import main
 

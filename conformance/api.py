@@ -1,6 +1,6 @@
-"""The public Python API: the judge for one's own tensors, and runs from a program.
+"""The public Python API: judge your own tensors, and start runs from a program.
 
-All of it is also `conformance.NAME`. What is promised of it: docs/api.md#stability.
+Every name is also available as `conformance.NAME`. Stability: docs/api.md#stability.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NotSame", "Values", "assert_same", "compare", "results", "run"]
 
-#: One tensor, or several by name: "logits" are compared as logits are, every other name as rows of
+#: One tensor, or several by name. "logits" are compared as logits, every other name as rows of
 #: numbers, [tokens, width] or [width].
 Values: TypeAlias = "Tensor | Mapping[str, Tensor]"
 
@@ -32,7 +32,7 @@ _PRECISIONS = {"torch.bfloat16": Precision.BF16, "torch.float32": Precision.FLOA
 
 
 class NotSame(AssertionError):
-    """The candidate is further from the truth than honest computations: `judgement` says how."""
+    """The candidate is outside the noise floor; `judgement` has the details."""
 
     def __init__(self, words: str, judgement: Judgement) -> None:
         super().__init__(words)
@@ -47,17 +47,17 @@ def compare(
     precision: Precision | None = None,
     thresholds: Thresholds | None = None,
 ) -> Judgement:
-    """What the judge says of a computation of your own.
+    """Judge a computation of your own.
 
-    `truth` is the same computed in float32. `floor` are honest computations of the same in the
-    candidate's precision, which differ only in what may differ (another attention kernel, another
-    batch, another order of addition): how far they are from the truth is the noise that the
-    candidate's error is divided by. At least four are needed in bf16 and two in float32: fewer do
-    not show how far honest ones can be apart.
+    `truth` is the reference, computed in float32. `floor` are baseline runs: the same computation
+    in the candidate's precision, with differences that are allowed (another attention kernel,
+    another batch, another order of addition). Their distance from the reference is the noise floor,
+    and the candidate's error is divided by it. At least four are needed in bf16 and two in float32;
+    fewer do not show the spread.
 
-    `precision` is the candidate's, by default that of its dtype. Raises ConformanceError where
-    nothing can be judged: too few computations, other names or shapes among them than in the truth,
-    a dtype that no limits are known for.
+    `precision` is the candidate's, by default that of its dtype. Raises ConformanceError if nothing
+    can be judged: too few baseline runs, names or shapes that differ from the reference's, or a
+    dtype without limits.
     """
     from conformance.generated_tokens import FLOAT32_WAY
     from conformance.judge.cell import judge_cell
@@ -82,7 +82,7 @@ def compare(
             f"the truth and the floor cannot be judged by: {reference}",
             remedy="give honest computations of every value that the truth has, in its shape",
         )
-    ids = ((0,),)  # of a prompt: there is none
+    ids = ((0,),)  # a placeholder: there is no prompt
     return judge_cell(
         observed,
         reference,
@@ -103,10 +103,10 @@ def assert_same(
     thresholds: Thresholds | None = None,
     drift: bool = False,
 ) -> Judgement:
-    """Raise NotSame unless the candidate is as near to the truth as honest computations are.
+    """Raise NotSame unless the candidate is within the noise floor.
 
-    As `compare`, whose judgement it returns. In bf16 a small excess is `drift`, which fails only
-    where `drift` is not allowed.
+    Takes the arguments of `compare` and returns its judgement. In bf16 a small excess is `drift`;
+    it fails unless `drift` is true.
     """
     from conformance.records import Verdict
 
@@ -134,9 +134,9 @@ def _precision(values: Mapping[str, Tensor]) -> Precision:
 
 
 def results(name: str | Path = "latest", reports: Path | None = None) -> Results:
-    """A stored run's results, by its name under `reports` or its folder. No engine is needed.
+    """Load a stored run's results, by its name under `reports` or by its folder, without an engine.
 
-    Raises ConformanceError when there is none, or when it was not judged to its end.
+    Raises ConformanceError if there is no such run, or if its judging did not finish.
     """
     from conformance.inputs import project
 
@@ -156,13 +156,13 @@ def run(
     options: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Results:
-    """Run cells as `conformance run` does, and give the results. Verdicts raise nothing.
+    """Run cells as `conformance run` does, and return the results. Verdicts raise nothing.
 
-    `cells` are ids, of whatever model and backend; else `models` and `backends` (by default those
-    of the `tier`, and those marked default) and an `expression` as for `-k`. `options` are any
-    others of the command line, `folder` the one that it is run in: its project holds.
+    `cells` are cell ids of any model and backend. Without them, `models` and `backends` (by default
+    those of the `tier`, and those marked default) and an `expression` as for `-k` select cells.
+    `options` are other command-line options. The command runs in `folder`, and uses its project.
 
-    Raises ConformanceError with the command's own words when it did not come to an end.
+    Raises ConformanceError with the command's output if it did not finish.
     """
     words = [word for name in models for word in ("-m", name)]
     words += [word for name in backends for word in ("-b", name)]

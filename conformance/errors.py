@@ -1,4 +1,4 @@
-"""The one error users see, what is said of all others, and the exit codes scripts can rely on."""
+"""The error class for users, the text for other exceptions, and the exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class ExitCode(IntEnum):
-    """What `conformance` says to the shell."""
+    """The exit status of `conformance`."""
 
     OK = 0
     UNEXPECTED = 1
@@ -18,9 +18,9 @@ class ExitCode(IntEnum):
 
 
 class ConformanceError(Exception):
-    """Something the user can act on: what is wrong, where, and what mends it.
+    """An error that the user can act on: what is wrong, where, and how to fix it.
 
-    `cli.main` is the only place that turns it into text and an exit code.
+    Only `cli.main` turns it into text and an exit code.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class ConformanceError(Exception):
 
 
 def described(error: BaseException) -> str:
-    """An exception's type and message. An `assert` has no message as a rule: then the line of the
-    source that raised it.
+    """Return an exception's type and message. An `assert` usually has no message: return the source
+    line that raised it instead.
     """
     words = str(error).strip()
     if not words and isinstance(error, AssertionError) and error.__traceback__ is not None:

@@ -1,7 +1,7 @@
-"""What `conformance run` does: plan → jobs → observations → verdicts → report.
+"""Run `conformance run`: plan → jobs → observations → verdicts → report.
 
-Nothing is lost on the way: the plan is written first, every observation as it is made,
-and a run that was interrupted goes on where it stopped.
+Nothing is lost on the way: the plan is saved first and every observation at once, and an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from conformance.store import (
 )
 from conformance.store.files import read_record, write_record
 
-#: Beside plan.json: how the gathering went, for judging again later.
+#: Next to plan.json: statistics of the gathering, for judging again later.
 INFO = "run.json"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run's folder and page; `results` is None when it was interrupted."""
+    """A run's folder and page; `results` is None if the run was interrupted."""
 
     folder: RunFolder
     summary: Summary
@@ -84,8 +84,8 @@ def begin(
     selection: Selection = Selection(),  # noqa: B008 - a frozen record
     keep: Literal["all", "failing"] = "all",
 ) -> RunFolder:
-    """A new run folder with its plan. Every cell is gathered in each of the `precisions`, those
-    that are `float32_only` in no other where that is one of them.
+    """Create a run folder with its plan. Every cell is gathered in each of the `precisions`. Cells
+    that are `float32_only` are gathered in float32 alone, if it is one of them.
     """
     narrow = float32_only if Precision.FLOAT32 in precisions else ()
     now = datetime.now(UTC)
@@ -118,7 +118,7 @@ def begin(
 def _give_up(
     run: RunFolder, column: Column, cells: Sequence[Cell], precisions: Sequence[Precision]
 ) -> None:
-    """The cells of a column that has no environment say why."""
+    """Record why the cells of a column without an environment cannot run."""
     outcome = Outcome(Status.UNTESTABLE, reason=column.untestable)
     for precision in precisions:
         folder = gathered_in(column.id, precision)
@@ -143,13 +143,12 @@ def execute(
     tell: Callable[[str], None] = lambda _: None,
     hire: Hire | None = None,
 ) -> Finished:
-    """Gather what the run's `plan` asks for and is not there yet, judge and report. A model whose
-    last group has ended is judged at once, and `tell` is called with a line on it.
+    """Gather the missing observations of the run's `plan`, judge and report. A model is judged as
+    soon as its last group has ended, and `tell` receives a line about it.
 
-    `observations` is where finished ones are kept between runs, by default in `cache`. What is
-    `known` not to pass is marked so, and is no failure of the run. `hire` has groups run on other
-    machines than this one.
-    Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
+    `observations` is the cache of finished ones between runs, by default in `cache`. Failures that
+    are `known` are marked and do not fail the run. `hire` runs groups on other machines. Ctrl-C
+    ends the gathering; its observations are kept, and the run can be resumed.
     """
     run.begin()
     reopen_incomplete(run, plan)
@@ -224,8 +223,8 @@ def once_more(
     limits: Limits,
     on_event: Callable[[Event], None],
 ) -> Finished:
-    """A new run in `reports` of what a plan holds, under its conditions. With `fresh` nothing is
-    taken from the cache of observations, not even the reference.
+    """Start a run in `reports` with the contents and conditions of a plan. With `fresh` nothing
+    comes from the observation cache, not even the reference.
     """
     run = begin(
         reports,
@@ -261,18 +260,17 @@ def judge(
     strict_numerics: bool = False,
     before: Mapping[str, CellResult] | None = None,
 ) -> Results:
-    """The verdicts on a stored run. No engine is started. What is `known` not to pass is
-    marked so. With `strict_numerics` cells that drift in bf16 fail the run. Verdicts that are
-    there from `before` are taken as they are, and so are those on cells whose tensors were not
-    kept.
+    """Judge a stored run without starting an engine. Failures that are `known` are marked. With
+    `strict_numerics`, cells that drift in bf16 fail the run. Verdicts from `before` are reused, and
+    so are the verdicts of cells whose tensors were not kept.
 
-    Raises ConformanceError for a run that is unfinished, and where other limits are asked of cells
-    whose tensors were not kept.
+    Raises ConformanceError for an unfinished run, and for other thresholds than those used for
+    cells whose tensors were not kept.
     """
     run.check_finished()
     found = keeping.reduced(run, [model.id for model in run.plan().models])
     keeping.check_thresholds(found, thresholds)
-    # Thousands of small operations: several threads cost five times what one does.
+    # With thousands of small operations, several threads take five times as long as one.
     torch.set_num_threads(1)
     machine = environment(thresholds)
     results = judging_runs.judge_run(
@@ -284,7 +282,7 @@ def judge(
 
 
 def publish(run: RunFolder, results: Results) -> Path:
-    """Write results.json, the same as tables, and the pages."""
+    """Write results.json, the same data as tables, and the pages. Return the main page."""
     run.write_results(results)
     tables.write(results, run.path)
     besides = html.Besides(changes=since.last(run.path, results))
@@ -292,7 +290,7 @@ def publish(run: RunFolder, results: Results) -> Path:
 
 
 def info_of(run: RunFolder) -> RunInfo:
-    """What a stored run and its gathering were."""
+    """Return the facts about a stored run and its gathering."""
     plan = run.plan()
     return read_record(RunInfo, run.path / INFO) or RunInfo(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
@@ -300,7 +298,7 @@ def info_of(run: RunFolder) -> RunInfo:
 
 
 def keep_info(run: RunFolder, plan: RunPlan, summary: Summary) -> None:
-    """Keep what the gathering took, with what it took before it was resumed."""
+    """Save the cost of the gathering, including the time before it was resumed."""
     before = read_record(RunInfo, run.path / INFO)
     info = RunInfo(
         id=plan.run,
@@ -322,7 +320,7 @@ def keep_info(run: RunFolder, plan: RunPlan, summary: Summary) -> None:
 
 
 def environment(thresholds: Thresholds) -> Environment:
-    """This machine, its versions, and what is judged with."""
+    """Return the description of this machine: its devices, versions and thresholds."""
     gpus = range(torch.cuda.device_count())
     return Environment(
         python=platform.python_version(),

@@ -1,4 +1,4 @@
-"""The tokens that a run generated, and whether they are the truth's."""
+"""The tokens that a run generated, and whether they are the reference's."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from conformance.records import CHOSEN, DEFINITION, Precision, Site
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Begins the name of a member of the reference that computes in float32; the others do in bf16.
+#: The prefix of a baseline run in float32; the others compute in bf16.
 FLOAT32_WAY = "float32_"
 
-#: Token ids by run ("", "clean", "edited"), one tuple a prompt.
+#: Token ids by run ("", "clean", "edited"), one tuple per prompt.
 Continuation = dict[str, tuple[tuple[int, ...], ...]]
 
 
 def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
-    """The generated ids among observations by site; {} when a scenario keeps none."""
+    """Return the generated ids among observations by site; {} if a scenario keeps none."""
     ids: dict[str, dict[int, dict[int, int]]] = {}
     for text, value in values.items():
         site = Site.parse(text)
@@ -34,7 +34,7 @@ def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
 
 
 def by_member(values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The reference's observations, `member|site`, by member and site."""
+    """Return the reference's observations, named `member|site`, by member and site."""
     members: dict[str, dict[str, Tensor]] = {}
     for key, value in values.items():
         member, _, site = key.partition("|")
@@ -43,16 +43,16 @@ def by_member(values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def in_precision(member: str, precision: Precision) -> bool:
-    """Is this a member of the reference that computes in this precision? The truth is none."""
+    """Return whether a member of the reference is a baseline run in this precision."""
     if member in {"truth", "aux"} or member.startswith(DEFINITION):
         return False
     return member.startswith(FLOAT32_WAY) is (precision is Precision.FLOAT32)
 
 
 def differing(observed: Continuation, truth: Continuation) -> Continuation:
-    """Those runs of mine that are not the truth's; a run the truth does not have is left out.
+    """Return the observed runs whose tokens differ from those of the same run in the reference.
 
-    The last token is nobody's context, so a difference there does not matter.
+    The last token is not the context of another token, so a difference there does not matter.
     """
     return {
         run: ids

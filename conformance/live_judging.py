@@ -1,8 +1,8 @@
-"""A run is judged while it is still gathered, model by model, and its page grows with each.
+"""Judge a run model by model while it is still gathered, and update its page.
 
-One process of its own judges a model as soon as the last of its groups has ended, and writes the
-page of what is judged so far. Nothing depends on it: what it has not judged by the end, or could
-not, is judged then, as in `conformance judge`.
+A separate process judges a model as soon as its last group has ended, and writes the page of the
+verdicts so far. Nothing depends on it: whatever it does not judge is judged at the end, as
+`conformance judge` does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from conformance.runner.events import GroupFinished
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, RunPlan
 
-#: Gathering goes first: what judges meanwhile takes what is left of the processors.
+#: Gathering has priority: the judging process has a lower one.
 _NICE = 5
 
-#: Writing the page anew may take this share of the time.
+#: The share of the time that rewriting the page may take.
 _PAGE_SHARE = 0.1
 
 
 @dataclass
 class _Judge:
-    """What the process that judges works with, and what it has judged."""
+    """The inputs of the judging process, and its verdicts so far."""
 
     run: RunFolder
     plan: RunPlan
@@ -51,15 +51,15 @@ class _Judge:
     page_due: float = 0.0
 
 
-#: The process's own, once it has begun.
+#: The judging process's state, once it has started.
 _judges: list[_Judge] = []
 
 
 class LiveJudging:
-    """Hears what the runner tells; `judged` has the verdicts that are there already.
+    """Receives the runner's events; `judged` returns the verdicts so far.
 
-    `tell` is called with a line for each model, and with the page's path once, when the page is
-    there. A run of one model has nothing to be judged while it is gathered.
+    `tell` receives a line for each model, and once the page's path when it is first written. The
+    last model, and so a run of one model, is judged after the gathering.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class LiveJudging:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def __call__(self, event: Event) -> None:
-        """Have a model judged whose last group has ended, and tell of those that are."""
+        """Submit a model whose last group has ended, and report the models that are judged."""
         if isinstance(event, GroupFinished) and (model := self._model.pop(event.id, "")):
             self._left[model].discard(event.id)
-            # The last model is judged with what is left, in as many processes as that is worth.
+            # The last model is judged at the end, in as many processes as are worthwhile.
             if not self._left[model] and self._model:
                 self._submit(model)
         for model in [name for name, judged in self._waiting.items() if judged.done()]:
@@ -111,7 +111,7 @@ class LiveJudging:
 
     def _take(self, model: str) -> None:
         judged = self._waiting.pop(model)
-        # Whatever went wrong is said when the model is judged with the rest.
+        # An error is reported when the model is judged with the rest.
         if judged.cancelled() or judged.exception() is not None:
             return
         cells, line, page = judged.result()
@@ -122,7 +122,7 @@ class LiveJudging:
             self._tell(f"the page grows while the run goes on: {page}")
 
     def judged(self) -> dict[str, CellResult]:
-        """The verdicts by cell. What has not begun to be judged is left."""
+        """Return the verdicts by cell. Models whose judging has not started are left out."""
         for model, judging in list(self._waiting.items()):
             if not judging.cancel():
                 with suppress(Exception):
@@ -131,7 +131,7 @@ class LiveJudging:
         return self._judged
 
 
-#: Of one model: its cells, a line on them, and the page if it was written.
+#: The result for one model: its cells, a line about them, and the page if it was written.
 _Judged = tuple[dict[str, CellResult], str, Path | None]
 
 
@@ -176,7 +176,7 @@ def _judge(model_id: str) -> _Judged:
 
 
 def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
-    """What is judged, as a run that says how many cells it planned."""
+    """Return the judged cells as results of a run that planned more cells."""
     plan = judge.plan
     info = RunInfo(
         id=plan.run,
@@ -193,7 +193,7 @@ def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
     if judge.known is None:
         return results
     results = marked(results, judge.known, datetime.now(UTC).date())
-    # That an entry explains nothing can be said at the end only.
+    # Whether an entry is unneeded is known only at the end.
     unneeded = {Standing.STALE, Standing.REDUNDANT}
     gaps = (
         replace(gap, standing=Standing.USED.value) if Standing(gap.standing) in unneeded else gap

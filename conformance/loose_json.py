@@ -1,7 +1,7 @@
-"""JSON that is no record, from a file or a text that anybody may have written.
+"""Parse JSON that is not a record, from a file or text of unknown origin.
 
-The only place that hands such a text to a parser: what is no JSON, what is nested too deeply and
-what cannot be read are one kind of error, and so nobody forgets one of them.
+All such text is parsed here, so that invalid JSON, deep nesting and unreadable files always give
+one kind of error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REMEDY = "the file is damaged: write it anew, or remove it"
 
 
 def parsed(text: str | bytes) -> Any:
-    """Raises ValueError, and nothing else, for what is no JSON."""
+    """Parse JSON. Raises ValueError, and nothing else, for invalid text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -25,7 +25,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def read(path: Path, *, remedy: str = _REMEDY) -> Any:
-    """What a file holds. Raises ConformanceError for one that is absent or holds no JSON."""
+    """Return a file's contents. Raises ConformanceError if it is absent or not JSON."""
     try:
         return parsed(regular_file.read_bytes(path))
     except (OSError, ValueError) as error:
@@ -34,7 +34,7 @@ def read(path: Path, *, remedy: str = _REMEDY) -> Any:
 
 
 def mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a file that may be absent or damaged: then it is empty."""
+    """Return the mapping in a file; empty if the file is absent or damaged."""
     try:
         found = read(path)
     except ConformanceError:

@@ -1,7 +1,7 @@
 """Cells as pytest items: `pytest --conformance-backend vllm-pp2` (docs/pytest.md).
 
-All cells that are left after pytest's own selection run together, as `conformance run` runs them,
-when the first of them is asked for; an item fails with its cell's verdict and reasoning.
+When the first item runs, all cells that pytest selected run together, as in `conformance run`. An
+item fails with its cell's verdict and reasoning.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from conformance.records import Cell, CellResult, Results
 
 #: The verdicts of this session, once its cells have run.
 RESULTS = pytest.StashKey[Results]()
-#: More words of the command line for the run.
+#: Additional command-line arguments of the run.
 OPTIONS = pytest.StashKey[list[str]]()
 
 
 class Matrix:
-    """The plug-in proper: the cells that the options name become items beside the user's tests."""
+    """The plug-in: it adds the cells that the options select to the user's tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
@@ -42,11 +42,11 @@ class Matrix:
             raise pytest.UsageError(str(error)) from error
         words = [word for kind in get("conformance_precision") for word in ("--precision", kind)]
         words += ["-j", str(get("conformance_jobs"))] if get("conformance_jobs") else []
-        words += ["--tier", choice.chosen_tier]  # it says which cells run in float32 alone
+        words += ["--tier", choice.chosen_tier]  # it decides which cells run in float32 alone
         config.stash[OPTIONS] = words
         register_markers(config, self.selected.cells)
 
-    @pytest.hookimpl(tryfirst=True)  # -k and -m choose among them too
+    @pytest.hookimpl(tryfirst=True)  # -k and -m also select among these items
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> None:
@@ -57,21 +57,21 @@ class Matrix:
 
 
 def register_markers(config: pytest.Config, cells: Sequence[Cell]) -> None:
-    """Every model, backend and scenario of these cells is a marker."""
+    """Register every model, backend and scenario of these cells as a marker."""
     names = [name for cell in cells for name in (cell.model, cell.backend, cell.scenario)]
     for name in dict.fromkeys(names):
         config.addinivalue_line("markers", f"{name}: cells of the conformance matrix")
 
 
 class Cells(pytest.Collector):
-    """Where the items belong."""
+    """The collector of the items."""
 
     def collect(self) -> list[pytest.Item]:
         return []
 
 
 class WrongVerdict(Exception):
-    """A cell that did not pass."""
+    """A cell did not pass."""
 
 
 class CellItem(pytest.Item):
@@ -101,7 +101,7 @@ class CellItem(pytest.Item):
 
 
 def _reasoning(results: Results, cell: CellResult) -> str:
-    """What `conformance show` says of the cell, its traceback and the command to run it again."""
+    """Return the text of `conformance show`, the traceback, and the command to rerun the cell."""
     from conformance.report import cell_text
 
     lines = [*cell_text.explanation(results, cell), cell.detail[-4000:], f"again: {cell.command}"]
@@ -109,7 +109,7 @@ def _reasoning(results: Results, cell: CellResult) -> str:
 
 
 def _results(session: pytest.Session) -> Results:
-    """The verdicts on all cells of this session: run once, when the first of them is asked for."""
+    """Return the verdicts on all cells of this session, running them on the first call."""
     if RESULTS not in session.stash:
         ids = [item.cell.id for item in session.items if isinstance(item, CellItem)]
         options = session.config.stash.get(OPTIONS, [])

@@ -1,6 +1,6 @@
-"""The bytes of a file that somebody named, where it is one.
+"""Read a file that a user named, and refuse pipes and devices.
 
-A pipe that nobody writes to would be waited for, for ever, and a device has no end.
+Reading a pipe without a writer would block forever, and a device has no end.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
-    """The first bytes of a file, all where `most` is negative. Raises OSError, as Python's own
-    does, for what cannot be read, and for what is no regular file.
+    """Return the first `most` bytes of a file, or all if negative. Raises OSError, as `open` does,
+    if it cannot be read or is not a regular file.
     """
-    # Opened without waiting, and looked at when it is open: a name can change its file.
+    # Open without blocking, then check the open file: the name may point to another file by then.
     with open(path, "rb", opener=_without_waiting) as file:
         return file.read(most)
 
@@ -23,7 +23,7 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
 def _without_waiting(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # Python says of a folder that it is one
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # Python itself reports that it is a folder
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "it is a pipe or a device, no regular file", path)

@@ -1,9 +1,8 @@
-"""The residual stream of one layer, read and written alike on every backend.
+"""Read and write the residual stream after one layer alike on every backend.
 
-Engines hand a layer's output over in different shapes: a tensor, a tensor with a
-batch axis, a tuple, or two summands of the stream. A *layout* is one such reading.
-Which one holds is measured, never looked up: `settle` compares every reading of a
-probe prompt with the float32 truth.
+Engines return a layer's output in different forms: a tensor, a tensor with a batch axis, a tuple,
+or two summands of the stream. A *layout* is one way to read such an output. The layout is measured,
+never looked up: `settle` compares every reading of a probe prompt with the float32 reference.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: A reading is accepted up to this multiple of the ensemble's own error …
+#: A reading is accepted up to this multiple of the baseline runs' error …
 ACCEPT = 6.0
-#: … where the ensemble's error counts at least as one bf16 rounding: u₀ of
-#: docs/numerics.md#the-floor.
+#: … which counts as at least one bf16 rounding: u₀ of docs/numerics.md#the-floor.
 ROUNDING = 0.00166
 
 
 class UnreadableLayerError(Exception):
-    """A layer gave something else than what it gave when its layout was settled."""
+    """A layer's output has another form than when its layout was determined."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a layer's output holds the stream: `read` gives [tokens, width], `write` puts
-    such a value back into an output of the same form.
+    """How a layer's output holds the stream: `read` returns [tokens, width], `write` puts such a
+    value back into an output of the same form.
     """
 
     name: str
@@ -118,10 +116,10 @@ LAYOUTS: Mapping[str, Layout] = {
 
 @dataclass(frozen=True)
 class Settled:
-    """The layout that holds, "" when none or several that differ do.
+    """The layout that matches; "" if none does, or if several do and differ.
 
-    `tried` maps each reading that fitted the shape to its worst ratio, over layers,
-    of its error to what was accepted.
+    `tried` maps each reading that fits the form to its worst ratio, over layers, of its error to
+    the accepted error.
     """
 
     layout: str
@@ -130,10 +128,10 @@ class Settled:
 
 
 def distance(value: Tensor, truth: Tensor) -> float:
-    """The median over tokens of the relative L2 distance, [tokens, width] each.
+    """Return the median over tokens of the relative L2 distance, [tokens, width] each.
 
-    The median and the rows' own norms keep a massive activation of one token from
-    deciding for all of them. Another shape is infinitely far.
+    The median and the rows' own norms keep one token's massive activation from dominating the
+    result. For different shapes the distance is infinite.
     """
     if value.shape != truth.shape:
         return float("inf")
@@ -145,11 +143,11 @@ def distance(value: Tensor, truth: Tensor) -> float:
 def settle(
     outputs: Sequence[Any], truth: Sequence[Tensor], noise: Sequence[float], pinned: str = ""
 ) -> Settled:
-    """Which reading of these layer outputs is the stream?
+    """Find the reading of these layer outputs that is the residual stream.
 
-    `outputs` are one engine's raw layer outputs on the probe prompt, `truth` the
-    float32 streams [tokens, width], `noise` the honest bf16 error of each layer
-    (`distance` of an ensemble member). `pinned` accepts one layout only.
+    `outputs` are one engine's raw layer outputs on the probe prompt, `truth` the float32 streams
+    [tokens, width], `noise` the bf16 error of each layer (`distance` of a baseline run). `pinned`
+    accepts one layout only.
     """
     tried: dict[str, float] = {}
     for layout in LAYOUTS.values():
@@ -180,7 +178,7 @@ def settle(
 
 
 def describe(output: Any) -> str:
-    """A layer output's form in words: `(tensor[5, 64], tensor[5, 64])`."""
+    """Describe the form of a layer's output: `(tensor[5, 64], tensor[5, 64])`."""
     if isinstance(output, Tensor):
         return f"tensor{list(output.shape)}"
     if isinstance(output, (tuple, list)):
@@ -191,10 +189,9 @@ def describe(output: Any) -> str:
 class Layer:
     """One layer as a scenario sees it: `stream` is [tokens, width] of the block's prompt.
 
-    Reading gives a copy: on vLLM the buffers are live and are overwritten. Writing
-    replaces, in the precision of what was there; what was in the layout's other parts
-    is neutralised. Instances travel into the engine's processes with the block that uses
-    them.
+    Reading returns a copy, because vLLM overwrites its buffers. Writing replaces the stream in its
+    present dtype and neutralises the layout's other parts. Instances are sent to the engine's
+    processes with the block that uses them.
     """
 
     def __init__(self, envoy: Any, layout: str) -> None:
@@ -208,7 +205,7 @@ class Layer:
     @stream.setter
     def stream(self, value: Tensor) -> None:
         output = self.envoy.output
-        # vLLM's kernels take what they are given for numbers of the model's own precision.
+        # vLLM's kernels assume that their input has the model's dtype.
         new = value.to(self._read(output).dtype)
         self.envoy.output = LAYOUTS[self.layout].write(output, new)
 
@@ -218,6 +215,6 @@ class Layer:
             return layout.read(output)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if not isinstance(output, (Tensor, tuple, list)) or layout.fits(output):
-                raise  # a value that says itself why it cannot be read
+                raise  # the value itself explains why it cannot be read
             words = f"the layer gave {describe(output)}, not {layout.meaning}"
             raise UnreadableLayerError(words) from error

@@ -1,8 +1,7 @@
-"""What a scenario is, and how the files in `scenarios/` are found.
+"""Declare scenarios, and find the files in `scenarios/`.
 
-A scenario says one behaviour twice: as an nnsight trace, which runs unchanged on
-every backend, and in plain PyTorch, which is what it means. It never names a
-backend, never compares and never asserts.
+A scenario states one behaviour twice: as an nnsight trace, which runs unchanged on every backend,
+and in plain PyTorch, which defines its meaning. It never names a backend, compares or asserts.
 
     @scenario(layers={"at": ("first", "middle", "last")}, twin=True)
     def steering(lm, case): ...        # → one mapping of observations per prompt
@@ -10,9 +9,8 @@ backend, never compares and never asserts.
     @steering.reference
     def _(model, case): ...            # → the same mappings
 
-A mapping goes from a name to a tensor, to a list of tensors (one a generation
-step), or to a dict from layer index to tensor. `logits`, `tokens` and `stream` are
-judged as what they are.
+A mapping goes from a name to a tensor, to a list of tensors (one per generation step), or to a dict
+from layer index to tensor. `logits`, `tokens` and `stream` have their own ways of judging.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from conformance import stub_modules
 from conformance.errors import ConformanceError
 from conformance.records import Case, ScenarioInfo
 
-#: Two prompts that differ in content and length: else one prompt's rows cannot be
-#: told from another's.
+#: Two prompts that differ in content and length: otherwise the rows of one prompt could not be
+#: distinguished from the other's.
 PAIR = (
     "The capital of France is",
     "A small boat drifted slowly past the old stone bridge while we were",
@@ -43,13 +41,13 @@ Block = Callable[[Any, Case], Any]
 Forming = Callable[[int, Case], Any]
 Place = str | int
 
-#: A folder of scenario files, or several whose scenarios are taken together.
+#: A folder of scenario files, or several folders.
 Places = str | Path | Sequence[str] | Sequence[Path]
 
 #: The scenario that stands for a user's own file.
 USER_TRACE = "user_trace"
 
-#: What a case depends on: the engine and nnsight alone, or the model's family as well.
+#: What a case depends on: only the engine and nnsight, or also the model's family.
 ENGINE, FAMILY = "engine", "family"
 
 #: Pairs of observations that must be bitwise equal; see `conformance.judge.measures.relations`.
@@ -60,18 +58,17 @@ Equal = Sequence[tuple[str, str]]
 class Scenario:
     """One behaviour.
 
-    `cases` maps a case's name to what is left open: layer positions and options.
-    `twin` says whether a case has a second, clean run with `case.active` False, from
-    which the intervention's gain is computed. `equal` names pairs of observations that must
-    be bitwise equal within one run, and `equal_alone` those of which one was observed beside other
-    requests than the other: to the bit where an engine's numbers do not depend on them. `needs`
-    says which parts (of `conformance.engines.model_parts.Parts`) a model must have for a case to
-    mean anything, and `settings` what a case asks of the engine: words of
-    `conformance.planning.engine_settings`. `tier` names the selection of models that a case is
-    planned for, "" for all: what is the engine's doing alone needs no 20 families.
-    `depends_on` says whether a case depends on the model's family or on the engine alone, and
-    `numerics` whether bf16 can show something of it that float32 does not: a covering tier
-    (`conformance.planning.covering`) selects cells by them.
+    `cases` maps a case's name to its layer positions and options. `twin` says whether a case has a
+    second, clean run with `case.active` False, from which the intervention's gain is computed.
+    `equal` names pairs of observations that must be bitwise equal within one run. `equal_alone`
+    names pairs observed alongside different requests; they must be bitwise equal if an engine's
+    numbers do not depend on other requests. `needs` names the parts (of
+    `conformance.engines.model_parts.Parts`) that a model must have for a case to make sense.
+    `settings` are the engine settings of a case, as in `conformance.planning.engine_settings`.
+    `tier` names the selection of models that a case is planned for, "" for all: a case that depends
+    only on the engine does not need 20 families. `depends_on` says whether a case depends on the
+    model's family or on the engine alone. `numerics` says whether bf16 can show something that
+    float32 does not. A covering tier (`conformance.planning.covering`) selects cells by these two.
     """
 
     name: str
@@ -93,19 +90,19 @@ class Scenario:
     _program: list[Forming] = field(default_factory=list)
 
     def reference(self, block: Block) -> Block:
-        """Say in plain PyTorch what the scenario means."""
+        """Register the function that states the scenario's meaning in plain PyTorch."""
         self._reference[:] = [block]
         return block
 
     def program(self, form: Forming) -> Forming:
-        """Say a case of it as data, for a model of so many layers: what a library runs that knows
-        no nnsight (`conformance.programs.Form`, or a program that is the whole of it).
+        """Register a function that returns a case as data, for a model of so many layers. Libraries
+        without nnsight run it (`conformance.programs.Form`, or a complete program).
         """
         self._program[:] = [form]
         return form
 
     def form(self, layers: int, case: Case) -> Any:
-        """The case as data, None where the scenario has no such form."""
+        """Return the case as data, None if the scenario has no such form."""
         return self._program[0](layers, case) if self._program else None
 
     @property
@@ -120,11 +117,11 @@ class Scenario:
 
     @property
     def digest(self) -> str:
-        """Changes whenever the file does: a stored observation is keyed by it."""
+        """A hash of the file, part of the key of stored observations."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def expand(self, layers: int) -> tuple[Case, ...]:
-        """The cases for a model of so many layers."""
+        """Return the cases for a model of so many layers."""
         cases = (
             Case(
                 scenario=self.name,
@@ -150,12 +147,12 @@ class Scenario:
 
 
 def position(place: Place, layers: int, path: Path | None = None) -> int:
-    """The index of a place in a model of so many layers: a number, "12" too, is that layer.
+    """Return the index of a place in a model of so many layers; a number, also "12", is that layer.
 
-    `early` lies in the first half and `late` in the second, so that with two
-    pipeline stages the boundary is between them. Whether the model has a layer of that number is
-    seen when the model is known (`conformance.engines.model_parts.require_layers`). Raises
-    ConformanceError, naming the scenario's file, for a place that is none.
+    `early` lies in the first half and `late` in the second, so that with two pipeline stages the
+    boundary is between them. Whether the model has that layer is checked later
+    (`conformance.engines.model_parts.require_layers`). Raises ConformanceError, naming the
+    scenario's file, for an unknown place.
     """
     if str(place).isdecimal():
         return int(place)
@@ -190,13 +187,13 @@ def scenario(
     depends_on: str | Callable[[Case], str] = FAMILY,
     numerics: bool | Callable[[Case], bool] | None = None,
 ) -> Callable[[Block], Scenario]:
-    """Declare a scenario. Every combination of the choices given is a case.
+    """Declare a scenario. Every combination of the given choices is a case.
 
-    `layers` maps a name to a position or several ("first", "early", "middle",
-    "late", "last", or a layer's number); `options` maps a name to its values. A case is named
-    after the choices that vary: `middle-small`; with none it is called `all`. By default bf16
-    can show something of the cases that write nothing and depend on the family. Raises
-    ConformanceError for a position that is none.
+    `layers` maps a name to a position or several ("first", "early", "middle", "late", "last", or a
+    layer's number); `options` maps a name to its values. A case is named after the choices that
+    vary, as `middle-small`; without any it is called `all`. By default, `numerics` is true for
+    cases that write nothing and depend on the family. Raises ConformanceError for an unknown
+    position.
     """
     of_what = depends_on if callable(depends_on) else lambda _: depends_on
     writes = twin if callable(twin) else lambda _: twin
@@ -258,7 +255,7 @@ def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
 
 
 def folders_of(places: Places) -> tuple[Path, ...]:
-    """One folder of scenarios or several, each once."""
+    """Return the folders of scenarios, without duplicates."""
     several = (places,) if isinstance(places, str | Path) else places
     return tuple(dict.fromkeys(map(_resolved, several)))
 
@@ -275,18 +272,17 @@ def _resolved(place: str | Path) -> Path:
 
 
 def as_planned(places: Places) -> str | tuple[str, ...]:
-    """The same as texts, for a file: one is written bare."""
+    """Return the folders as text for a file; a single one as a plain string."""
     folders = tuple(map(str, folders_of(places)))
     return folders[0] if len(folders) == 1 else folders
 
 
 def discover(places: Places) -> dict[str, Scenario]:
-    """Every scenario of a folder, or of several, by name, in order of the file names.
+    """Load every scenario of one or more folders, by name, in order of the file names.
 
-    A folder is imported as a package, because a block's helpers travel to the
-    engine's processes by their module's name. Raises ConformanceError for a file
-    that cannot be imported or declares no scenario of its own name, for a name that two folders
-    have and for two folders of one name.
+    A folder is imported as a package, because a block's helpers reach the engine's processes by
+    module name. Raises ConformanceError for a file that cannot be imported or declares no scenario
+    of its own name, and for two scenarios or two folders of the same name.
     """
     scenarios: dict[str, Scenario] = {}
     with stub_modules.for_missing():
@@ -309,14 +305,14 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
     for path in sorted(folder.glob("*.py")):
         if path.stem.startswith("_"):
             continue
-        if not path.is_file():  # Python would wait for a pipe
+        if not path.is_file():  # Python would block on a pipe
             raise ConformanceError("is no file", path=path, remedy="remove it, or rename it")
         try:
             module = importlib.import_module(f"{folder.name}.{path.stem}")
         except ConformanceError:
             raise
         except SystemExit as error:
-            # Else the verb would end there, with 0 where the file says so, and nothing was run.
+            # Otherwise the command would end here, perhaps with status 0, without running anything.
             raise ConformanceError(
                 f"cannot be imported: it ends the program: {error!r}",
                 path=path,
@@ -343,8 +339,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
 
 
 def is_a_users(name: str, places: Places) -> bool:
-    """Return whether the scenario of this name, in these folders, comes from a user: its blocks may
-    do anything to their process. Those of this package do nothing of the kind.
+    """Return whether the scenario of this name, in these folders, comes from a user. Its blocks may
+    do anything to their process; those of this package do not.
     """
     if name == USER_TRACE:
         return True
@@ -364,7 +360,7 @@ def built_in(
     prompts: tuple[str, ...] = (),
     steps: int = 1,
 ) -> Scenario:
-    """A scenario that is none of the user's: one case, "all"."""
+    """Return a scenario of this package with one case, "all"."""
     return Scenario(
         name=name,
         meaning=meaning,

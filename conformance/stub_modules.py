@@ -1,8 +1,7 @@
-"""Modules that stand in for engines while scenario files are imported only to be listed.
+"""Stub modules that replace engines while scenario files are imported only to be listed.
 
-A scenario's file says `import torch` and uses it inside of its functions. Where torch is not
-installed nothing runs those functions; the import alone must not fail. Modules that are installed
-are imported as ever.
+A scenario's file says `import torch` and uses it inside its functions. Without torch, those
+functions never run, but the import must succeed. Installed modules are imported as usual.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-#: What a trace or a reference is written with.
+#: The libraries that traces and references use.
 ENGINES = frozenset({"einops", "nnsight", "numpy", "safetensors", "torch", "transformers", "vllm"})
 
 
 class _Anything:
-    """Whatever a file does with a name while it is imported: read it, call it, derive from it."""
+    """A value that allows every use during an import: attribute, call, base class."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -27,7 +26,7 @@ class _Anything:
         return self
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        # As a decorator it leaves the function as it is.
+        # As a decorator it returns the function unchanged.
         return (
             arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not named else self
         )
@@ -52,7 +51,7 @@ class _Module(ModuleType):
 
 
 class _Finder:
-    """The last one asked: what any other finds is not its business."""
+    """An import hook at the end of `sys.meta_path`: it sees only what no other finder found."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -65,13 +64,13 @@ class _Finder:
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing in it."""
+        """Do nothing: the module is empty."""
 
 
 @contextmanager
 def for_missing() -> Iterator[None]:
-    """While this lasts an engine that is not installed can be imported. Afterwards it is missing
-    as before: only the files that were imported meanwhile still hold what stood in for it.
+    """Within this context, an engine that is not installed can be imported. Afterwards it is
+    missing again; only the files imported meanwhile still hold stubs.
     """
     finder = _Finder()
     sys.meta_path.append(finder)
