@@ -1,1 +1,1 @@
-"""Fuzzing: programs that nobody wrote, run on every column, made small where they differ."""
+"""Fuzzing: run random programs on every column, and minimise those that differ."""

@@ -1,4 +1,4 @@
-"""One batch: programs as the scenarios of a run of their own, gathered and judged as any run is."""
+"""One batch: programs as the scenarios of a run, gathered and judged like any other run."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CASE = "all"
 
 @dataclass(frozen=True)
 class Trial:
-    """A program to be run on these backends, and what for: the number of the difference that it
-    may be a smaller form of, None where it was drawn or kept.
+    """A program to run on these backends. `purpose` is the number of the difference that it may be
+    a smaller form of, None if it was drawn or comes from the corpus.
     """
 
     program: Program
@@ -44,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Programs of one model that share a load of each engine."""
+    """Programs for one model that share a load of each engine."""
 
     model: Model
     trials: tuple[Trial, ...]
@@ -72,7 +72,7 @@ class Batch:
 
     @cached_property
     def planned(self) -> dict[str, Planned]:
-        """Its jobs, by what they are: `reference`, `vllm-pp1+float32`, …"""
+        """The batch's jobs by name: `reference`, `vllm-pp1+float32`, …"""
         jobs = planned_jobs(
             self.run,
             [self.model],
@@ -87,7 +87,7 @@ class Batch:
         return {job.id.partition(":")[2]: job for job in jobs}
 
     def judged(self, thresholds: Thresholds) -> dict[str, CellResult]:
-        """The verdicts, by the cell's id."""
+        """Return the verdicts by cell id."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -104,7 +104,7 @@ class Batch:
             torch.set_num_threads(threads)
 
     def forget(self) -> None:
-        """Remove what was observed: thousands of programs would fill a disk."""
+        """Remove the observations: thousands of programs would fill a disk."""
         shutil.rmtree(self.run.path, ignore_errors=True)
 
 
@@ -118,10 +118,10 @@ def begin(
     thresholds: Thresholds,
     lean: bool = True,
 ) -> Batch:
-    """A batch with its folder, its scenario files and its plan."""
+    """Create a batch with its folder, its scenario files and its plan."""
     now = datetime.now(UTC)
     run = create_run(place, now)
-    # Its name is a package's, and the campaign's alone.
+    # The name must be a valid package name, and unique.
     folder = run.path / f"programs_{run.id.replace('-', '_')}"
     folder.mkdir()
     for name, program in {trial.program.name: trial.program for trial in trials}.items():

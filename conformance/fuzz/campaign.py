@@ -1,8 +1,7 @@
-"""A campaign: draw, run, judge, make smaller what differs, until the time is over.
+"""A campaign: draw, run, judge, and minimise programs that differ, until the time is over.
 
-All batches are jobs of one runner, so that the processes that workers are forked from stay; what
-a batch holds is decided when it is due. While the columns run one batch, the reference computes
-the next.
+All batches are jobs of one runner, so that the processes that workers are forked from stay alive. A
+batch is filled when it is due. While the columns run one batch, the reference computes the next.
 """
 
 from __future__ import annotations
@@ -54,25 +53,25 @@ from conformance.store import create_run, gathered_in, point_latest
 from conformance.store.files import read_record, write_record
 
 STATE = "campaign.json"
-#: Batches of one call; more are begun by --resume.
+#: Batches of one call; --resume starts more.
 MOST_BATCHES = 300
-#: One batch in so many is gathered in bf16 as well.
+#: One batch in this many is also gathered in bf16.
 BF16_SHARE = 6
-#: Programs that look alike and are made smaller at the same time.
+#: How many similar programs are minimised at the same time.
 ALIKE = 2
-#: A program that hangs is waited for no longer.
+#: A hanging program is stopped after this time.
 LIMITS = Limits(cell=40.0)
 
 
 def new(reports: Path) -> Path:
-    """The folder of a new campaign; `latest` names it."""
+    """Create the folder of a campaign; `latest` points to it."""
     run = create_run(reports / "fuzz", datetime.now(UTC))
     point_latest(run)
     return run.path
 
 
 def open_campaign(reports: Path, name: str) -> Path:
-    """Raises ConformanceError where there is none of this name."""
+    """Return a campaign's folder. Raises ConformanceError if there is none of this name."""
     path = reports / "fuzz" / name
     if not (path / STATE).is_file():
         raise ConformanceError(
@@ -82,7 +81,7 @@ def open_campaign(reports: Path, name: str) -> Path:
 
 
 def read(folder: Path) -> tally.State:
-    """Where a campaign stands. Raises ConformanceError for a file that does not say."""
+    """Read a campaign's state. Raises ConformanceError for a missing or invalid file."""
     state = read_record(tally.State, folder / STATE, mistake=tally.mistake)
     if state is None:
         raise ConformanceError("there is no campaign", path=folder)
@@ -90,7 +89,7 @@ def read(folder: Path) -> tally.State:
 
 
 class Campaign:
-    """One campaign in progress. `tell` is given lines as they come."""
+    """One campaign in progress. `tell` receives lines of progress."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class Campaign:
         self._in_work: dict[int, Shrinking] = {}
         self._due: list[int] = []
         self._numbers = 0
-        #: With those that are not judged yet: a campaign that is resumed draws these again.
+        #: Includes batches that are not judged yet; a resumed campaign draws these again.
         self._draws = dict(state.draws)
         self._before = state.seconds
         self._begun = time.monotonic()
@@ -131,7 +130,7 @@ class Campaign:
             )
 
     def _require_known(self, waiting: Sequence[Difference]) -> None:
-        """Raises ConformanceError for what was seen on a model or column that this has not."""
+        """Raise ConformanceError for a waiting program with an unknown model or column."""
         columns = {backend.id for backend in self.backends}
         for difference in waiting:
             names = {difference.model} - self.models.keys()
@@ -144,8 +143,8 @@ class Campaign:
                 )
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> Summary:
-        """Until the time is over and what was found is made small. Ctrl-C ends it early; what was
-        judged is kept.
+        """Run until the time is over and all findings are minimised. Ctrl-C ends it early; verdicts
+        are kept.
         """
 
         def hear(event: Event) -> None:
@@ -174,7 +173,7 @@ class Campaign:
         return summary
 
     def describe(self, differences: Sequence[Difference]) -> None:
-        """Put these, with what was written of them, in the place of the same without."""
+        """Replace these differences by the versions that name their written files."""
         by_cause = {difference.cause: difference for difference in differences}
         now = tuple(
             by_cause.get(difference.cause, difference) for difference in self.state.differences
@@ -185,8 +184,8 @@ class Campaign:
     # --- what is due ----------------------------------------------------------
 
     def _planned(self) -> Iterator[Planned]:
-        """The same jobs in every batch; which of them there is something to do for, is seen when
-        they are due.
+        """Yield the jobs, the same ones for every batch. Each decides when it is due whether there
+        is anything to do.
         """
         columns = [
             (gathered_in(backend.id, precision), backend)
@@ -198,7 +197,7 @@ class Campaign:
         ended: list[tuple[str, ...]] = [tuple(planned.id for planned in built)] * 2
         for number in range(MOST_BATCHES):
             build, reference = f"{number}:{BUILD.id}", f"{number}:{REFERENCE.id}"
-            # Not of the batch before: the reference computes while that one's columns run.
+            # The reference does not wait for the previous batch: it computes while its columns run.
             yield self._job(build, BUILD, after=ended[-2])
             yield self._job(reference, REFERENCE, needs=(build,))
             names = tuple(f"{number}:{name}" for name, _ in columns)
@@ -209,7 +208,7 @@ class Campaign:
             ended.append((*names, forced))
 
     def _built(self, model: Model) -> Planned:
-        """What makes its checkpoint where there is none: a program is drawn for its layers."""
+        """Return the job that builds a missing checkpoint: programs are drawn for its layers."""
         run = create_run(self.folder / "checkpoints", datetime.now(UTC))
         return build_job(run, model, self.cache)
 
@@ -230,7 +229,7 @@ class Campaign:
         return Planned(name, make, launch(column), needs=needs, after=after, load=600.0)
 
     def _batch(self, number: int) -> Batch | None:
-        """What this batch holds, decided once; nothing after what ends the campaign."""
+        """Fill this batch once, when it is first needed. Return None after an error."""
         if self._failed is not None:
             return None
         if number not in self._batches:
@@ -274,7 +273,7 @@ class Campaign:
         return self._before + time.monotonic() - self._begun
 
     def _due_for(self) -> str | None:
-        """A model with programs to be made smaller."""
+        """Return a model with programs to minimise."""
         return next((self._in_work[number].model for number in self._due), None)
 
     def _smaller_ones(self, model: str) -> list[Trial]:
@@ -377,7 +376,7 @@ class Campaign:
         kinds = {column: failure.kind for column, failure in failures.items()}
         mended, changed = list(self.state.mended), list(self.state.changed)
         if kinds and expected == kinds:
-            # What shows it again needs not be made small again.
+            # What fails as recorded need not be minimised again.
             difference = Difference(
                 model,
                 program,
@@ -412,7 +411,7 @@ class Campaign:
     # --- what differs ---------------------------------------------------------
 
     def _take_up(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
-        """Make it smaller, unless what differs is known to."""
+        """Minimise a program, unless its failure is a known difference."""
         remaining, stage, peeled_from = program, Stage.FEW, ""
         for difference in self.state.differences:
             if difference.model != model or not shows(failures, difference):
@@ -464,7 +463,7 @@ class Campaign:
             self._conclude(work)
         elif work.peeled_from:
             self._again(work.peeled_from)
-        else:  # what differs now and then is a finding too
+        else:  # an intermittent difference is a finding too
             self.tell("a program differed, and did not when it was run again:")
             work.program, work.failures = work.drawn, dict(work.seen)
             self._conclude(work)

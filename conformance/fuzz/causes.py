@@ -1,4 +1,4 @@
-"""What differs, and why: which programs show one and the same thing."""
+"""Classify how programs differ, and recognise programs with the same cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
 from conformance.records.base import Id
 
-#: Verdicts on values: which of them a program gets depends on what it happens to read.
+#: Verdicts on values: which one a program gets depends on what it happens to read.
 _VALUES = frozenset(
     {
         Verdict.WRONG,
@@ -31,16 +31,16 @@ _VALUES = frozenset(
         Verdict.NONFINITE,
     }
 )
-#: Programs make what is off larger or smaller by what they do with it: a scale, a product, a norm.
-#: What is so many times as far off is something else.
+#: Programs scale their errors by what they do (a scale, a product, a norm). An error larger by more
+#: than this factor has another cause.
 FURTHER = 30.0
 
 
 @record()
 class Failure:
-    """How a program fails on one column. `kind` is the same for what looks the same: the verdict,
-    or "value" for those on values; of an error its words without numbers. `precision` is the one
-    that shows it, `size` the largest relative error there, None where nothing that is off has one.
+    """How a program fails on one column. `kind` groups failures that look the same: the verdict, or
+    "value" for verdicts on values; for an error its message without numbers. `precision` is the one
+    that shows it. `size` is the largest relative error, None if no failing value has one.
     """
 
     backend: Id
@@ -55,11 +55,11 @@ class Failure:
 
 @record()
 class Difference:
-    """A program that differs, as small as it could be made; `drawn` is what it was made from.
+    """A program that differs, minimised; `drawn` is the original program.
 
-    `failures` are the columns on which it fails. `cause` names what shows itself so: a later
-    program with the same one is the same finding. `explained` is the reason of the entry of
-    known.yaml, or of the corpus, that expects it.
+    `failures` are the columns on which it fails. `cause` identifies the finding: a later program
+    with the same cause is the same finding. `explained` is the reason of the entry of known.yaml,
+    or of the corpus, that expects it.
     """
 
     model: Id
@@ -93,14 +93,14 @@ def failure(cell: CellResult, known: str = "") -> Failure:
 
 
 def alike(words: str) -> str:
-    """The first line without numbers, addresses and quoted names."""
+    """Return the first line without numbers, addresses and quoted names."""
     line = words.strip().partition("\n")[0][:160]
     return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?|'[^']*'", "#", line)
 
 
 def undetermined(cell: CellResult) -> bool:
-    """Has the program no one result here, and nothing else against it? A direction that is taken
-    out of itself leaves a rounding, and what a norm makes of that is any number.
+    """Return whether the cell fails only on values that the baseline runs do not agree on. For
+    example, a direction removed from itself leaves rounding error, which a norm then amplifies.
     """
     unclear = [each for each in cell.observations if each.message == HONEST_RUNS_DIFFER]
     off = [each for each in cell.observations if not each.verdict.passes]
@@ -108,9 +108,8 @@ def undetermined(cell: CellResult) -> bool:
 
 
 def differs(cell: CellResult) -> bool:
-    """Whether the cell is a finding: neither a pass, nor refused, nor without power. That the write
-    has none hides nothing that is wrong besides; of what honest runs make several things nobody can
-    say that it is.
+    """Return whether the cell is a finding: it fails, and is neither refused nor vacuous. A vacuous
+    write does not hide other failures, except values that the baseline runs do not agree on.
     """
     if cell.verdict is Verdict.VACUOUS:
         observed = any(
@@ -121,7 +120,7 @@ def differs(cell: CellResult) -> bool:
 
 
 def pattern(operation: Operation, program: Program) -> str:
-    """What an operation is, whatever its layer, amount and seed."""
+    """Describe an operation without its layer, amount and seed."""
     rows = "" if operation.tokens is Tokens.ALL else ".row"
     value = ".taken" if operation.value is not None else ""
     step = ".later" if program.steps > 1 and (operation.step or 0) > 0 else ""
@@ -130,7 +129,7 @@ def pattern(operation: Operation, program: Program) -> str:
 
 
 def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> str:
-    """A name for what a smallest program shows: who fails, how, and at what operations."""
+    """Return a name for what a minimised program shows: who fails, how, and at which operations."""
     columns = "+".join(sorted(failures))
     how = "+".join(sorted({failure.kind for failure in failures.values()}))
     ops = " ".join(sorted(pattern(op, program) for op in program.operations)) or "nothing"
@@ -139,7 +138,7 @@ def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> s
 
 
 def slug(cause: str) -> str:
-    """A file's name for a cause, whatever that says: it may come from a file."""
+    """Return a file name for a cause. The cause may come from a file and hold any characters."""
     model, _, details = cause.partition("|")
     words = details.split("|")
     whose = re.sub(r"[^A-Za-z0-9_.]", "_", model).lstrip(".")[:60]
@@ -148,7 +147,7 @@ def slug(cause: str) -> str:
 
 
 def shown_by(difference: Difference, program: Program) -> set[int] | None:
-    """The operations of a program that a difference is known by; None where it lacks one."""
+    """Return the operations of a program that show a difference; None if it lacks one."""
     known = {(op.do, op.part) for op in difference.program.operations}
     shown = {index: _shown(op) & known for index, op in enumerate(program.operations)}
     if set().union(*shown.values()) != known:
@@ -157,14 +156,14 @@ def shown_by(difference: Difference, program: Program) -> set[int] | None:
 
 
 def _shown(operation: Operation) -> set[tuple[Do, Part]]:
-    """What it does, and the read of its place that comes with it."""
+    """Return what an operation does, and the read of its place that is implied."""
     keys = {(operation.do, operation.part)}
     return keys | {(Do.READ, operation.part)} if operation.do.observes else keys
 
 
 def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -> bool:
-    """Whether the second of two programs shows what the first does: it fails on the same of the
-    columns that both ran on, in the same way, and not so much less that it is something else.
+    """Return whether the second program fails like the first: on the same of the columns that both
+    ran on, in the same way, and with errors that are not so much smaller that they differ in cause.
     """
     return _fail_alike(before, after) and not any(
         failed.size is not None and further_off(failed, after[column])
@@ -173,8 +172,8 @@ def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -
 
 
 def shows(failures: Mapping[str, Failure], difference: Difference) -> bool:
-    """Whether these may be a known difference: the same columns fail in its way, and none is so
-    much further off that it is something else.
+    """Return whether these failures may be a known difference: the same columns fail in the same
+    way, and none has so much larger an error that its cause must differ.
     """
     known = {failed.backend: failed for failed in difference.failures}
     return _fail_alike(known, failures) and not any(
@@ -183,7 +182,7 @@ def shows(failures: Mapping[str, Failure], difference: Difference) -> bool:
 
 
 def further_off(failed: Failure, than: Failure) -> bool:
-    """Whether it is something else by its size; what has none is not known to be as small."""
+    """Return whether the error is too large for the same cause; an unknown size counts so."""
     if than.size is None:
         return False
     return failed.size is None or failed.size > FURTHER * than.size
@@ -196,10 +195,10 @@ def _fail_alike(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bo
 
 
 def explained_by(known: Known, cell: CellResult, plain: Cell, where: Where) -> str:
-    """The reason of the entry of known.yaml that expects this of the cell, "" for none.
+    """Return the reason of the entry of known.yaml that expects this result of the cell, or "".
 
-    An entry on other scenarios holds as well where it says words of the cell's own, and such as
-    name a cause or a part: programs do what scenarios do, and a gap has the same words in both.
+    An entry for other scenarios also applies if it matches the cell's message and names a cause or
+    a part: programs do what scenarios do, and a gap has the same message in both.
     """
     direct = {known.entries[index].reason for index in applying(known, plain, where)}
     for entry in known.entries:
@@ -212,7 +211,7 @@ def explained_by(known: Known, cell: CellResult, plain: Cell, where: Where) -> s
 
 
 def _same_place(entry: Entry, plain: Cell) -> bool:
-    """Whether it speaks of this model and column, of whatever scenario."""
+    """Return whether an entry is for this model and column, in any scenario."""
     return any(plain in replace(match, scenario="*", case="*") for match in entry.matches)
 
 

@@ -1,4 +1,4 @@
-"""Programs that are kept: each is replayed first, and must show what it showed."""
+"""The corpus: stored programs that are replayed first and must fail as recorded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from conformance.programs import Program, check
 from conformance.records import record
 from conformance.store.files import read_record, write_record
 
-#: Where they are by default, in the folder that a command is run in.
+#: The default folder, relative to the current one.
 CORPUS = Path("fuzz/corpus")
 
 
 @record()
 class Entry:
-    """A program on a model, and how it fails, by backend; one that is not named passes there.
-    `why` is what is known of the cause: the words of known.yaml, or of whoever looked into it.
+    """A program on a model, and its failures by backend; it passes on the others. `why` explains
+    the cause: the reason in known.yaml, or a person's finding.
     """
 
     model: str
@@ -29,7 +29,7 @@ class Entry:
 
 
 def read(folder: Path) -> dict[str, Entry]:
-    """By file name, in its order. Raises ConformanceError for a file that holds none."""
+    """Return the entries by file name, sorted. Raises ConformanceError for an invalid file."""
     entries = {}
     for path in sorted(folder.glob("*.json")):
         entry = read_record(Entry, path)

@@ -1,7 +1,7 @@
-"""Programs that nobody wrote, drawn by chance: the same ones for the same seed.
+"""Draw random programs, reproducibly by seed.
 
-Evenly, and not by hypothesis, whose examples are simple and alike on purpose: values would hardly
-ever flow. Its tests draw from here.
+The draws are uniform. hypothesis prefers simple, similar examples, in which values hardly ever
+flow; tests that use hypothesis draw from here too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from random import Random
 from conformance.programs import Do, Operation, Part, Program, Tokens, valid
 from conformance.programs.validity import READ_ONLY
 
-#: Of different content and length, one of a single word. Few, so that the clean run of each is
-#: computed once and known from then on.
+#: Prompts of different content and length, one of a single word. They are few, so that each clean
+#: run is computed once and then reused.
 PROMPTS = (
     "The capital of France is",
     "A small boat drifted slowly past the old stone bridge while we were",
@@ -22,16 +22,16 @@ PROMPTS = (
     "Three plus four equals",
     "She opened the letter, read it twice, and",
 )
-#: How many prompts, generation steps and operations a program has, each as often as it stands here.
+#: The numbers of prompts and steps of a program, weighted by repetition; the most operations.
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 6)
 STEPS = (1, 1, 1, 1, 1, 2, 2, 3, 3, 8)
 MOST_OPERATIONS = 6
-#: How often what takes a value takes logits, where some were read.
+#: How often an operation that takes a value takes logits, if some were read.
 TO_LOGITS = 0.3
 AMOUNTS = (-1.0, 0.01, 0.25, 0.5, 1.0, 2.0)
 #: Ids that every vocabulary has.
 IDS = (20, 5, 90, 33)
-#: How often each operation is drawn, in tickets.
+#: The weight of each operation.
 WEIGHTS = {
     Do.READ: 5,
     Do.DIFFERENCE: 2,
@@ -49,13 +49,13 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What programs are drawn for: a model with so many layers and these parts."""
+    """The model that programs are drawn for: its number of layers and its parts."""
 
     layers: int
     parts: tuple[str, ...]
 
     def places(self) -> list[Part]:
-        """Where there is something to read."""
+        """Return the places that can be read."""
         return [
             part
             for part in Part
@@ -64,8 +64,8 @@ class Shape:
 
 
 def draw(count: int, seed: int, shape: Shape) -> list[Program]:
-    """So many programs, no two alike."""
-    chance = Random(seed)  # noqa: S311 - nothing is to be kept secret
+    """Return `count` distinct programs."""
+    chance = Random(seed)  # noqa: S311 - not for secrets
     programs: dict[str, Program] = {}
     while len(programs) < count:
         program = drawn(chance, shape)
@@ -74,7 +74,7 @@ def draw(count: int, seed: int, shape: Shape) -> list[Program]:
 
 
 def drawn(chance: Random, shape: Shape) -> Program:
-    """One program that means something on a model of this shape."""
+    """Return one valid program for a model of this shape."""
     prompts = chance.choice(COUNTS)
     program = Program(
         tuple(chance.choice(PROMPTS) for _ in range(prompts)),
@@ -82,7 +82,7 @@ def drawn(chance: Random, shape: Shape) -> Program:
         traces=_traces(chance, prompts),
     )
     length = chance.randint(1, MOST_OPERATIONS)
-    for _ in range(4 * length):  # some do not fit
+    for _ in range(4 * length):  # some are invalid
         longer = replace(
             program, operations=(*program.operations, _operation(chance, program, shape))
         )
@@ -93,7 +93,7 @@ def drawn(chance: Random, shape: Shape) -> Program:
 
 
 def _traces(chance: Random, prompts: int) -> tuple[tuple[int, ...], ...]:
-    """One trace of all prompts, or two."""
+    """Return () for one trace of all prompts, or split the prompts into two traces."""
     cut = chance.randrange(prompts)
     if not cut or chance.random() < 0.5:
         return ()
@@ -101,7 +101,7 @@ def _traces(chance: Random, prompts: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
-    """One more operation; whether it fits the program is the caller's to see."""
+    """Return another operation. The caller checks whether it fits the program."""
     [do] = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
     prompt = chance.choice([None, *range(len(program.prompts))])
     step = None if program.steps == 1 else chance.choice([None, *range(program.steps)])
@@ -115,7 +115,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
     places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
     part = chance.choice(places)
     if do.takes and chance.random() < TO_LOGITS and _read_at_logits(program):
-        part = Part.LOGITS  # one place of many, and what is read there fits nowhere else
+        part = Part.LOGITS  # logits are one place of many, and their values fit nowhere else
     operation = Operation(
         do,
         part,
@@ -126,7 +126,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
         amount=chance.choice(AMOUNTS) if do in (Do.ADD, Do.SCALE) else 1.0,
     )
     if part is Part.LOGITS:
-        # What cancels leaves nothing that an id could be chosen by.
+        # Values that cancel would leave no logits to choose an id by.
         operation = replace(operation, amount=abs(operation.amount))
         if do is Do.DIFFERENCE:
             operation = replace(operation, do=Do.PRODUCT)
@@ -134,7 +134,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
 
 
 def _taking(chance: Random, operation: Operation, program: Program, shape: Shape) -> Operation:
-    """The operation with its value: what an earlier one reads, or a fixed direction."""
+    """Give the operation a value: what an earlier one reads, or a fixed direction."""
     logits = operation.part is Part.LOGITS
     givers = [
         index
@@ -145,14 +145,14 @@ def _taking(chance: Random, operation: Operation, program: Program, shape: Shape
         return replace(operation, seed=chance.randrange(3))
     value = chance.choice(givers)
     giver = program.operations[value]
-    # It fits where it was read from, and nowhere else.
+    # A value fits only where it was read.
     if giver.tokens is Tokens.ALL and not logits:
         operation = replace(operation, tokens=Tokens.ALL, prompt=giver.prompt, step=giver.step)
     elif giver.step is not None:
         operation = replace(operation, step=chance.randrange(giver.step, program.steps))
     if len(program.groups) == 1:
         operation = replace(operation, prompt=giver.prompt)
-    if operation.layer is not None:  # further on, most often
+    if operation.layer is not None:  # in most cases a later layer
         operation = replace(operation, layer=chance.randrange(giver.layer or 0, shape.layers))
     return replace(operation, value=value)
 

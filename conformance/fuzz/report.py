@@ -1,5 +1,5 @@
-"""The report of a difference, for whoever has to mend it: run once more on every column and in both
-precisions, with a page, a script that runs by itself and a text for upstream.
+"""Report a difference to those who have to fix it: run it again on every column in both precisions,
+and write a page, a standalone script and an issue for upstream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def reported(
     limits: Limits,
     on_event: Callable[[Event], None],
 ) -> tuple[Difference, ...]:
-    """The same with the files that were written of each, in `folder`."""
+    """Return the differences with the files written for each in `folder`."""
     reported: list[Difference] = []
     for model in models:
         own = [difference for difference in differences if difference.model == model.id]
@@ -90,7 +90,7 @@ def _of_model(
 def _files(
     difference: Difference, batch: batches.Batch, results: Results, folder: Path
 ) -> list[str]:
-    """The scenario, and of the first cell that fails the script and the text."""
+    """Write the scenario, and a script and an issue for the first failing cell. Return paths."""
     name = difference.program.name
     scenario = batch.scenarios[name]
     copied = folder / f"{slug(difference.cause)}.py"
@@ -107,14 +107,14 @@ def _files(
     column = next(column for column in batch.columns if column.id == cell.backend)
     try:
         recorded = script.recorded(results, shared, batch.model, column)
-    except ConformanceError:  # on an engine of somebody else's
+    except ConformanceError:  # an engine that is not part of this project
         return files
     path = folder / f"repro_{slug(difference.cause)}.py"
     text = script.text(shared, recorded, scenario, file=path.name)
     path.write_text(text, encoding="utf-8")
     try:
         project = issue.addressee(shared, column)
-    except ConformanceError:  # nobody's for certain: the trace is nnsight's
+    except ConformanceError:  # undecided: the trace is nnsight's
         project = Project.NNSIGHT
     words = issue.text(results, shared, batch.model, project, text, path.name)
     path.with_suffix(".md").write_text(words, encoding="utf-8")

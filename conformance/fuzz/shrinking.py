@@ -1,4 +1,4 @@
-"""From a program that differs to the least that does, a batch of smaller ones at a time."""
+"""Minimise a program that differs, one batch of smaller candidates at a time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conformance.fuzz.causes import Failure, same_failures
 from conformance.programs import Program
 from conformance.records import Backend, Precision
 
-#: Batches that one program is made smaller in, at most.
+#: The most batches for minimising one program.
 ROUNDS = 10
 
 
 class Stage(StrEnum):
-    """What the next batch of a difference is for."""
+    """What the next batch of a difference tries."""
 
     PEEL = "without what is known already"
     FEW = "few of its operations"
@@ -27,9 +27,9 @@ class Stage(StrEnum):
 
 @dataclass
 class Shrinking:
-    """One program on its way. `failures` are those of the present program on `backends`, the
-    fewest columns that show what it is: the first that fails, and transformers beside it. `seen`
-    are those of the program that was drawn.
+    """One program being minimised. `failures` are those of the present program on `backends`, the
+    fewest columns that show the difference: the first that fails, and transformers. `seen` are the
+    failures of the drawn program.
     """
 
     number: int
@@ -52,12 +52,12 @@ class Shrinking:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """In which a smaller program must be run to show the same."""
+        """The precisions in which a smaller program must run to show the same."""
         shown = {failure.precision for failure in self.failures.values()}
         return tuple(one for one in Precision if one in {Precision.FLOAT32, *shown})
 
     def candidates(self) -> list[Program]:
-        """What to try next; remembered until `take` is told what came of it."""
+        """Return the programs to try next, and remember them until `take` receives the results."""
         if self.stage is Stage.FEW:
             self.tried = smaller.few(self.program)
         elif self.stage is Stage.SIMPLER:
@@ -70,11 +70,11 @@ class Shrinking:
 
     @property
     def columns(self) -> tuple[Backend, ...]:
-        """Where the candidates run."""
+        """The columns on which the candidates run."""
         return self.every if self.stage is Stage.WHOLE else self.backends
 
     def take(self, results: Mapping[str, Mapping[str, Failure]]) -> None:
-        """Go on from what the candidates did: by their names, how each failed by column."""
+        """Continue from the candidates' failures, by program name and column."""
         self.rounds += 1
         if self.stage is Stage.PEEL:
             failures = dict(results[self.program.name])
@@ -106,8 +106,8 @@ class Shrinking:
 def few_columns(
     failures: Mapping[str, Failure], backends: Sequence[Backend]
 ) -> tuple[Backend, ...]:
-    """The first column that fails, and transformers: whether that one fails as well tells causes
-    apart.
+    """Return the first column that fails and transformers: whether transformers also fails
+    distinguishes causes.
     """
     first = next(backend for backend in backends if backend.id in failures)
     beside = next((backend for backend in backends if backend.engine == "hf"), first)

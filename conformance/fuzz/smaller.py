@@ -1,4 +1,4 @@
-"""Smaller programs: what a program that differs is tried against, to find the least that does."""
+"""Generate smaller programs as candidates for the smallest program that differs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import combinations
 
 from conformance.programs import Do, Operation, Program, Tokens, valid
 
-#: Programs that are tried at once, at most.
+#: The most programs that are tried at once.
 MOST = 48
-#: The same where an engine is started anew after each that fails.
+#: The most when each failing program makes its engine restart.
 MOST_FATAL = 14
 
 
 def size(program: Program) -> tuple[int, ...]:
-    """What is to become small: operations first."""
+    """Return the sort key of a program's size: operations count first."""
     return (
         len(program.operations),
         len(program.prompts),
@@ -40,7 +40,7 @@ def _detail(operation: Operation) -> int:
 
 
 def few(program: Program) -> list[Program]:
-    """The program without operations, with each one of them, and with each two."""
+    """Return the program with none, each one, each two, and all but one of its operations."""
     every = range(len(program.operations))
     subsets = [set(subset) for count in (0, 1, 2) for subset in combinations(every, count)]
     subsets += [set(every) - {index} for index in every]
@@ -49,14 +49,14 @@ def few(program: Program) -> list[Program]:
 
 
 def simpler(program: Program) -> list[Program]:
-    """The program with one thing less, or several."""
+    """Return programs that are simpler in one respect, or in several."""
     return _distinct(
         (_tidied(candidate) for candidate in [*_simpler(program), *_plain_ones([program])]), program
     )
 
 
 def _plain_ones(programs: Iterable[Program]) -> Iterator[Program]:
-    """Each with everything at its default, on all of its prompts, on two and on one."""
+    """Yield each program with default values, on all of its prompts, on two, and on one."""
     for program in programs:
         values = [replace(op, value=None) for op in program.operations]
         for operations in (program.operations, tuple(values)):
@@ -119,13 +119,13 @@ def _plainer(operation: Operation) -> Iterator[Operation]:
             yield replace(operation, **{name: default})
     if operation.do in (Do.PROJECT, Do.REPLACE, Do.SCALE):
         yield replace(operation, do=Do.ADD, value=None, amount=1.0)
-    # What is written is read back: where a place differs for whoever reads it, no write is needed.
+    # Writes also read their place back. If reading alone differs, the write is not needed.
     if operation.do is not Do.READ and operation.do.observes:
         yield replace(operation, do=Do.READ, value=None, amount=1.0, seed=0)
 
 
 def keeping(program: Program, kept: set[int]) -> Program:
-    """The program with these operations, and those whose values they take."""
+    """Return the program with only these operations and those whose values they take."""
     indices = set(kept)
     while (
         more := {
@@ -146,7 +146,7 @@ def keeping(program: Program, kept: set[int]) -> Program:
 
 
 def without(program: Program, removed: set[int]) -> Program:
-    """The program without these operations, and without those that take their values."""
+    """Return the program without these operations and without those that take their values."""
     dropped = set(removed)
     while more := {
         index
@@ -158,7 +158,7 @@ def without(program: Program, removed: set[int]) -> Program:
 
 
 def without_prompt(program: Program, dropped: int) -> Program:
-    """The program without one prompt, and what is done with it."""
+    """Return the program without one prompt and its operations."""
     if len(program.prompts) == 1:
         return program
     own = {index for index, op in enumerate(program.operations) if op.prompt == dropped}
@@ -180,7 +180,7 @@ def without_prompt(program: Program, dropped: int) -> Program:
 
 
 def alone(program: Program, kept_prompt: int = 0) -> Program:
-    """One prompt, one step, and all that is done there."""
+    """Return the program with one prompt and one step."""
     for prompt in reversed(range(len(program.prompts))):
         if prompt != kept_prompt:
             program = without_prompt(program, prompt)
@@ -199,7 +199,7 @@ def _with_steps(program: Program, steps: int) -> Program:
 
 
 def _tidied(program: Program) -> Program:
-    """With one prompt, every prompt is that one; with one trace, it needs no saying."""
+    """Drop the prompt numbers of a single prompt and the traces of a single trace."""
     operations = program.operations
     if len(program.prompts) == 1 and not any(op.do is Do.STOP for op in operations):
         operations = tuple(replace(op, prompt=None) for op in operations)

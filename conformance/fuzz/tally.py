@@ -1,4 +1,4 @@
-"""What a campaign has done so far: counted, kept in a file, and said."""
+"""Count what a campaign has done, and describe it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from conformance.programs import Program, complaints
 from conformance.records import record
 from conformance.records.base import Count, Tally
 
-#: Programs in which honest runs differ by more than rounding, as a share of all; of fewer than so
-#: many drawn ones, of so many. Of 5,100 drawn by chance 11 did.
+#: The largest share of programs on which baseline runs may differ by more than rounding, and the
+#: least number of programs that it is a share of. Of 5,100 drawn programs, 11 did.
 MOST_UNDETERMINED, _FEW = 0.02, 200
 
 
 @record()
 class Request:
-    """What the campaign was asked for; a resumed one goes on with the same."""
+    """The request of a campaign; a resumed one continues with the same."""
 
     models: tuple[str, ...]
     backends: tuple[str, ...]
@@ -36,10 +36,9 @@ class Request:
 
 @record()
 class State:
-    """A campaign's file. `drawn` counts by model the programs that were judged, `draws` the
-    batches that were drawn of it; `undetermined` those of which honest runs make several things;
-    `waiting` are drawn programs whose differences are still to be
-    made smaller.
+    """A campaign's file. By model, `drawn` counts the judged programs, `draws` the drawn batches,
+    and `undetermined` the programs on which baseline runs disagree. `waiting` are drawn programs
+    whose differences are still to be minimised.
     """
 
     asked: Request
@@ -60,7 +59,7 @@ class State:
 
 
 def mistake(state: State) -> str:
-    """Why a campaign cannot go on from here, "" where it can."""
+    """Return why a campaign cannot continue from this state, or ""."""
     for difference in (*state.differences, *state.waiting):
         if not difference.failures:
             return f"a program differs on no column: {difference.cause or difference.model}"
@@ -71,7 +70,7 @@ def mistake(state: State) -> str:
 
 
 def places(program: Program) -> Iterable[str]:
-    """The pairs (operation, place) of a program."""
+    """Return the pairs (operation, place) of a program."""
     return (f"{op.do} at {op.part}" for op in program.operations)
 
 
@@ -80,7 +79,7 @@ def added(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
 
 
 def summary(state: State) -> Iterator[str]:
-    """The figures, line by line."""
+    """Yield the figures, line by line."""
     total = sum(state.drawn.values())
     rate = total / state.seconds if state.seconds else 0.0
     yield (
@@ -111,7 +110,7 @@ def summary(state: State) -> Iterator[str]:
 
 
 def exit_code(state: State) -> ExitCode:
-    """3 where the harness failed, 1 where something differs that is not known, else 0."""
+    """Return 3 if the harness failed, 1 for an unknown difference or changed corpus, else 0."""
     if state.harness or _too_many_undetermined(state):
         return ExitCode.HARNESS
     unknown = any(not difference.explained for difference in state.differences)
@@ -119,13 +118,13 @@ def exit_code(state: State) -> ExitCode:
 
 
 def _too_many_undetermined(state: State) -> bool:
-    """Is it not chance, but the reference?"""
+    """Return whether so many are undetermined that the reference must be wrong."""
     few = MOST_UNDETERMINED * max(sum(state.drawn.values()), _FEW)
     return sum(state.undetermined.values()) > few
 
 
 def described(difference: Difference) -> Iterator[str]:
-    """A difference in a few lines."""
+    """Describe a difference in a few lines."""
     standing = f"known ({difference.explained})" if difference.explained else "NEW"
     where = ", ".join(f"{f.backend} {f.verdict}" for f in difference.failures)
     size = len(difference.program.operations)
