@@ -1,4 +1,4 @@
-"""The verbs: one module each, and the table that names them."""
+"""The command line: one module per command, and the table that names them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ app.add_typer(known_app, name="known")
 env_app = typer.Typer(no_args_is_help=True, help="Interpreters with other versions.")
 app.add_typer(env_app, name="env")
 
-#: In the order of `--help`.
+#: The commands in the order of `--help`.
 VERBS: dict[str, Callable[..., None]] = {
     "check": check.check,
     "run": run.run,
@@ -102,8 +102,8 @@ def options(
 
 
 def to_its_end(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, which nothing that it imports or calls ends early: only typer raises SystemExit,
-    and does so above it. Another one's status could be 0, with nothing done.
+    """Wrap a command so that a SystemExit from what it imports or calls becomes an error: its
+    status could be 0 with nothing done. Only typer may raise SystemExit, outside the wrapper.
     """
 
     @wraps(verb)
@@ -130,9 +130,9 @@ env_app.command("remove")(to_its_end(environments.remove_environments))
 
 
 def main() -> None:
-    """Run a verb. The one place that turns errors into words and exit codes."""
+    """Run a command. Only this function turns errors into messages and exit codes."""
     for stream in (sys.stdout, sys.stderr):
-        # `×` and `→` are not worth an end where the locale has no letters for them.
+        # `×` and `→` must not raise an error if the locale cannot encode them.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     heard = signal.getsignal(signal.SIGINT)
@@ -142,31 +142,31 @@ def main() -> None:
         except OSError as error:
             raise of_the_system(error) from error
         finally:
-            # What it came to is said: who interrupts now is only told so by the exit code.
+            # The result is already printed: a later signal must not change the exit code.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
     except KeyboardInterrupt:
-        # Between the verb's own care and the lines above.
+        # The interrupt came between the command's own handler and the lines above.
         sys.exit(ExitCode.INTERRUPTED)
     except ConformanceError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
-    except Exception:  # noqa: BLE001 - Python's own 1 would say that a cell failed
-        if getattr(heard, "raised", False):  # what calls back from Rust gives it as its own error
+    except Exception:  # noqa: BLE001 - Python's own 1 would mean that a cell failed
+        if getattr(heard, "raised", False):  # Rust raises its own error for a callback's interrupt
             sys.exit(ExitCode.INTERRUPTED)
         err.print_exception()
         sys.exit(ExitCode.HARNESS)
 
 
-#: What a path cannot be used for, whoever asks: the user named it, or has to make room or way.
+#: Errors about a path that the user has to resolve: another name, more room, or permissions.
 _NAMED = frozenset(
     {EACCES, EDQUOT, EEXIST, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS}
 )
 
 
 def of_the_system(error: OSError) -> Exception:
-    """What the system refuses about a file, as an error that the user can act on; any other as
-    it is.
+    """Turn the system's error about a file into one that the user can act on; return any other
+    unchanged.
     """
     if error.errno not in _NAMED:
         return error

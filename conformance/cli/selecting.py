@@ -1,4 +1,4 @@
-"""From options to runs."""
+"""Turn options into runs, and find stored runs and checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from conformance.scenario import Places
     from conformance.store import RunFolder
 
-#: So many files are named of which there are checks.
+#: The most files that a message about existing checks names.
 _NAMED = 5
 
 
@@ -35,7 +35,7 @@ def today() -> date:
 
 
 def begun(reports: Path, scenarios: Places, selected: Selected, running: Running) -> RunFolder:
-    """A new run's folder with its plan."""
+    """Create a run's folder with its plan."""
     from conformance import execution
     from conformance.checkpoints import cache_folder
     from conformance.planning import trust
@@ -57,7 +57,7 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: Running
 
 
 def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
-    """A new run's folder with the plan of what the options ask for. Environments are built."""
+    """Create a run's folder with the plan that the options request, building its environments."""
     from conformance.cli.verbs.environments import had
 
     return begun(reports, choice.scenarios, select(choice, had), running)
@@ -71,9 +71,8 @@ def executed(
     known: Known | None = None,
     hire: Hire | None = None,
 ) -> tuple[Results, Path]:
-    """Gather, judge and report. Exits when interrupted. What is `known` not to pass is what
-    known.yaml says, where nothing else is given. Groups run on this machine where nobody else is
-    to be hired.
+    """Gather, judge and report. Exits when interrupted. `known` defaults to the project's
+    known.yaml. Runs locally unless `hire` is given.
     """
     from conformance import execution
     from conformance.checkpoints import cache_folder
@@ -106,9 +105,10 @@ def executed(
 
 @contextmanager
 def hired(on: str, running: Running) -> Iterator[Hire | None]:
-    """Who runs the groups, where that is the cluster which this names: joined, and left again.
+    """Join the cluster that `on` names and yield what runs groups there; leave it afterwards. Yield
+    None if `on` is empty.
 
-    Raises ConformanceError where none can be.
+    Raises ConformanceError if the cluster cannot be joined.
     """
     if not on:
         yield None
@@ -133,8 +133,8 @@ def to_resume(
     *,
     trust: bool,
 ) -> RunFolder:
-    """A stored run whose plan is to be executed. Raises ConformanceError where that would execute
-    what neither the installation nor the command line names, unless there is `trust`.
+    """Return a stored run to resume. Raises ConformanceError if its plan would execute something
+    that neither the installation nor the command line names, unless `trust`.
     """
     from conformance.planning.trust import of_plan
 
@@ -156,9 +156,9 @@ def require_known(
     trust: bool,
     requirements: Sequence[str] = (),
 ) -> None:
-    """Whatever executes of a run's files what they name asks here first. Raises ConformanceError
-    where that is what neither the installation, nor `choice`, nor the `requirements` of the
-    command line name, unless there is `trust`.
+    """Check what a run's files would execute; every caller that executes it must call this first.
+    Raises ConformanceError for what neither the installation, nor `choice`, nor the `requirements`
+    of the command line name, unless `trust`.
     """
     from conformance.checkpoints import cache_folder
     from conformance.planning import trust as trusting
@@ -170,15 +170,15 @@ def require_known(
 
 
 def checks() -> Path:
-    """Where `conformance check` keeps what it saw, unless a folder is named."""
+    """Return the default folder in which `conformance check` stores its results."""
     from conformance.checkpoints import cache_folder
 
     return cache_folder() / "checks"
 
 
 def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
-    """A run by its name; `check` is the newest check, of those that have this cell where one is
-    named, and a check has a name too.
+    """Return a run or check by its name. `check` is the newest check, or the newest that has this
+    cell.
     """
     from conformance import store
 
@@ -198,8 +198,8 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
 
 
 def found_with(run: RunFolder, reports: Path) -> list[str]:
-    """The options with which a command that is typed here finds this run by its name; it was found
-    in `reports`, or among the checks.
+    """Return the options with which a command in this folder finds this run by its name. It was
+    found in `reports`, or among the checks.
     """
     known = (checks(), project.here().reports)
     if run.path.resolve().parent in [folder.resolve() for folder in known]:
@@ -208,17 +208,17 @@ def found_with(run: RunFolder, reports: Path) -> list[str]:
 
 
 def elsewhere(check: Path) -> str:
-    """The folder in which a check was asked for where that is another than this one, else ""."""
+    """Return the folder that a check was started in, or "" if it is the current one."""
     folder = _made_in(check)
     return folder if folder != str(Path.cwd()) else ""
 
 
 def newest_check(reports: Path, cell: str = "") -> RunFolder:
-    """The newest check that has this cell, of those made in the current folder, or else in any,
-    which is said. It is looked for where checks are kept, and where runs are; in a folder that is
-    named there alone.
+    """Return the newest check that has this cell, preferably one started in the current folder, and
+    print which one. Without --reports, the folders of checks and of runs are searched; otherwise
+    only the named folder.
 
-    Raises ConformanceError where there is none.
+    Raises ConformanceError if there is none.
     """
     from conformance.store import RunFolder
 
@@ -250,18 +250,18 @@ def _ended_checks(place: Path) -> list[Path]:
 
 
 def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
-    """The first that has a cell which this text names whole, or else as a part."""
+    """Return the first run with a cell that this text names, as its whole id or else as a part."""
     from conformance.report.cell_text import MEANT
 
     if not text:
         return next(iter(runs), None)
-    # What was planned says it too, and is read in a fraction of the time.
+    # The plan also has the cells, and is read in a fraction of the time.
     planned = [(run, _planned(run)) for run in runs]
     return next((run for meant in MEANT for run, cells in planned if meant(cells, text)), None)
 
 
 def _planned(run: RunFolder) -> tuple[Cell, ...]:
-    """The cells of a check, none of one that cannot be read: it is not the one that is meant."""
+    """Return the cells of a check; none if it cannot be read."""
     try:
         return run.plan().cells
     except ConformanceError:
@@ -269,7 +269,7 @@ def _planned(run: RunFolder) -> tuple[Cell, ...]:
 
 
 def _no_check(places: Sequence[Path], runs: Sequence[RunFolder], cell: str) -> ConformanceError:
-    """That there is no check, or none of them has this cell: what there is, and where else."""
+    """Return the error that no check has this cell; it names the existing checks."""
     cases = few((one.case for run in runs for one in _planned(run)), _NAMED)
     had = f"there are checks of {cases}; " if cases else ""
     return ConformanceError(
@@ -281,7 +281,7 @@ def _no_check(places: Sequence[Path], runs: Sequence[RunFolder], cell: str) -> C
 
 
 def _made_in(check: Path) -> str:
-    """The folder in which a check was asked for, "" where it does not say."""
+    """Return the folder that a check was started in, "" if it is not recorded."""
     from conformance.store import CHECK
 
     return str(loose_json.mapping(check / CHECK).get("folder", ""))

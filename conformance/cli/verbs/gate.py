@@ -1,4 +1,4 @@
-"""`conformance gate`: a run held against known.yaml."""
+"""`conformance gate`: compare a run with known.yaml."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gate(
     trust: Trust = False,
     reports: Reports,
 ) -> None:
-    """Say whether a run is as expected: every cell passes, or known.yaml says why not.
+    """Say whether a run is as expected: every cell passes, or known.yaml explains why not.
 
     Exits 0 when all is as expected, 1 when not, 2 for an entry that matches nothing or an
     incomplete run, 3 when the harness itself failed. Writes summary.md, junit.xml, badge.json.

@@ -1,4 +1,4 @@
-"""`conformance history`: stored runs over time."""
+"""`conformance history`: show stored runs over time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def history(
     last: Annotated[int, typer.Option(min=1, help="So many of the newest runs.")] = 12,
     reports: Reports,
 ) -> None:
-    """What the stored runs came to: verdicts and margins of each model and column over time, and
-    the versions that each run had. Writes history.html beside the runs and prints its path.
+    """Show the stored runs over time: verdicts and margins of each model and column, and the
+    versions of each run. Writes history.html into the reports folder and prints its path.
     """
     from conformance import history as past
     from conformance.report import render

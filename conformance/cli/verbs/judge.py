@@ -1,4 +1,4 @@
-"""`conformance judge`: a stored run judged again."""
+"""`conformance judge`: judge a stored run again."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def judge(
 
     folder = selecting.open_run(reports, name)
     plan_of_run = folder.plan()
-    # Its imports take as long as the ones below.
+    # Starting its processes takes as long as the imports below.
     parallel.prepare(len(plan_of_run.cells))
-    # A second goes into looking for cycles among half a million records, for nothing.
+    # Searching half a million records for cycles takes a second and finds none.
     gc.disable()
 
     from conformance import execution

@@ -1,4 +1,4 @@
-"""`conformance known …`: expectations kept in order."""
+"""`conformance known …`: maintain the expectations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def update_known(
     scenarios: Folder,
     reports: Reports,
 ) -> None:
-    """Propose the smallest edit of known.yaml after which a run is as expected, as a diff.
+    """Propose the smallest edit of known.yaml that makes a run as expected, as a diff.
 
     Exits 1 when an edit is proposed and not written.
     """

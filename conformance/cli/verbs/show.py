@@ -1,4 +1,4 @@
-"""`conformance list`, `show`, `report` and `schema`: what there is, in words."""
+"""`conformance list`, `show`, `report` and `schema`: describe cells, runs and formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(
     name: Annotated[str, typer.Option("--run", help="A run's name, or `latest`.")] = "latest",
     reports: Reports,
 ) -> None:
-    """Explain one cell's verdict: the same reasoning as in the report."""
+    """Explain one cell's verdict, with the same reasoning as in the report."""
     from conformance.report import cell_text
 
     folder = selecting.open_run(reports, name, cell)
@@ -52,12 +52,11 @@ def report(
     ] = "",
     reports: Reports,
 ) -> None:
-    """Write the pages of a judged run anew, or of several merged, and print the path.
+    """Write the pages of a judged run, or of several merged runs, again and print the path.
 
     Runs of several machines get a column each: `conformance report RUN_CPU RUN_GPU` writes
-    `reports/RUN_CPU+RUN_GPU/index.html`. Runs that are incomplete, or that cannot stand side by
-    side (other thresholds, weights or scenarios, the same cells on the same hardware), are
-    refused.
+    `reports/RUN_CPU+RUN_GPU/index.html`. Runs are refused if they are incomplete or not comparable
+    (other thresholds, weights or scenarios, the same cells on the same hardware).
     """
     from conformance.report import html
 

@@ -1,4 +1,4 @@
-"""`conformance validate` and `init`: a project's own files."""
+"""`conformance validate` and `init`: check and create a project's files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def validate(
     expectations: Expectations,
     environments: Environments,
 ) -> None:
-    """Read models.yaml, the scenarios, known.yaml and environments.yaml, and start nothing.
+    """Check models.yaml, the scenarios, known.yaml and environments.yaml without starting anything.
 
-    Exits 0 when all is understood, 2 when something is not: every mistake with its file, line and
-    remedy. Needs no engine. In a GitHub workflow the mistakes are annotations as well.
+    Exits 0 when all files are valid, 2 otherwise, and prints every mistake with its file, line and
+    remedy. Needs no engine. In a GitHub workflow the mistakes also become annotations.
     """
     from conformance.planning.validation import validate as read
 
@@ -49,7 +49,7 @@ def validate(
 
 
 def _annotation(error: ConformanceError) -> str:
-    """A command of GitHub's runner; its own signs are escaped."""
+    """Return a command of GitHub's runner, with its special characters escaped."""
     words = f"{error.message} → {error.remedy}" if error.remedy else error.message
     for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         words = words.replace(sign, code)
@@ -63,8 +63,8 @@ def init(
 ) -> None:
     """Write a first models.yaml, known.yaml and scenario, and name them in pyproject.toml.
 
-    Nothing that is there is changed: the table [tool.conformance] is added at the end of a
-    pyproject.toml, and a file that exists is refused.
+    No existing content is changed: the table [tool.conformance] is appended to an existing
+    pyproject.toml, and any other file that exists is refused.
     """
     from conformance.cli.new_project import start
 
