@@ -1,4 +1,4 @@
-"""One cell on the terminal: the reasoning, the evidence, and how to run it again."""
+"""One cell on the terminal: the reasoning, the evidence, and the commands that rerun it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _OBSERVATIONS = 12
 _LOG_LINES = 30
 _NEAR = 5
 
-#: As it was planned, or judged.
+#: A planned or a judged cell.
 AnyCell = TypeVar("AnyCell", Cell, CellResult)
 
 
 def find(results: Results, text: str) -> CellResult:
-    """The cell with this id, or the only one whose id contains it.
+    """Return the cell with this id, or the only one whose id contains it.
 
-    Raises ConformanceError naming the near ids when there is none or more than one.
+    Raises ConformanceError with similar ids if there is none or more than one.
     """
     [cell] = find_all(results, text, several=False)
     return cell
 
 
 def find_all(results: Results, text: str, *, several: bool = True) -> list[CellResult]:
-    """The same; where `several` may be, all cells of one case that differ in their backend alone.
+    """Like `find`; if `several`, return all cells of one case that differ only in their backend.
 
-    A case's own name, as a check has of a file, is meant whole before it is part of another.
+    A case's full name, such as a checked file, is preferred to a match inside another name.
     """
     cells = next(filter(None, (meant(results.cells, text) for meant in MEANT)), [])
     cases = {(cell.model, cell.scenario, cell.case) for cell in cells}
@@ -71,12 +71,12 @@ def _of_part(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
     return [cell for cell in cells if text.lower() in cell.id.lower()]
 
 
-#: What a text may mean of cells: what is first found goes before the rest.
+#: What a text may match, in order of preference.
 MEANT = (_of_id, _of_case, _of_part)
 
 
 def context(results: Results, cell: CellResult) -> Context:
-    """What the cell's reasoning refers to."""
+    """Collect what the cell's reasoning refers to."""
     group = next(
         (g for g in results.groups if (g.model, g.backend) == (cell.model, cell.backend)), None
     )
@@ -89,7 +89,7 @@ def context(results: Results, cell: CellResult) -> Context:
 
 
 def explanation(results: Results, cell: CellResult) -> list[str]:
-    """The cell's id, and the sentences that the page shows too."""
+    """Return the cell's id and the sentences that the page shows too."""
     return [shown(text) for text in (cell.id, *reasoning(cell, context(results, cell)))]
 
 
@@ -100,9 +100,10 @@ def show(
     where: Sequence[str] = (),
     folder: str = "",
 ) -> None:
-    """Explain one cell, or those of one case on several backends, one after the other: the same
-    reasoning as on the page, then its evidence. Its commands are to be typed here: `where` are the
-    words with which the run is found, `folder` is where its own command was typed, "" for here.
+    """Explain one cell, or one case's cells on several backends: reasoning, evidence, commands.
+
+    `where` are the arguments that find the run from here. `folder` is where the cell's own command
+    was typed, "" for the current one.
     """
     first, *more = find_all(results, cell_id)
     _show(results, first, console)

@@ -1,4 +1,4 @@
-"""What a run says about itself: its backends as they really were, versions, layouts."""
+"""Facts about a run: its backends as they reported themselves, versions, layouts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnFacts:
-    """One backend: whether it works, how its models went, what its engines proved to be.
+    """One backend: whether it works, how its models did, what its engines reported.
 
-    `clean` models pass everywhere, `fine` ones but for known gaps and numerics, whichever is there
-    (`but_for`). `gaps` are the anchors and titles of those.
+    `clean` models pass everywhere; `fine` ones fail only by known gaps and numerics (`but_for`
+    names which occur). `gaps` are the anchors and titles of the known gaps.
     """
 
     id: str
@@ -63,14 +63,14 @@ def backends(results: Results) -> list[ColumnFacts]:
 
 
 def engine(groups: list[Group]) -> str:
-    """What the engines said they were; every answer that was given, the commonest first."""
+    """Return what the engines reported about themselves, the three most common answers first."""
     identities: dict[str, set[str]] = defaultdict(set)
     for group in groups:
         if text := _identity(group):
             identities[text].add(group.model)
     if not identities:
         return "no engine said what it was"
-    # One model loads several engines: of both precisions, and of settings of their own.
+    # One model may load several engines: one for each precision or special setting.
     every = len({group.model for group in groups})
     commonest = sorted(identities.items(), key=lambda item: -len(item[1]))[:3]
     return "; ".join(
@@ -106,7 +106,7 @@ def _identity(group: Group) -> str:
 
 
 def when(text: str) -> str:
-    """An ISO time as people write it; anything else as it is."""
+    """Format an ISO time for people; return anything else unchanged."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -118,7 +118,7 @@ def when(text: str) -> str:
 def run_facts(
     results: Results, sources: Sequence[Results] = ()
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The run's facts, as titled lists of names and values; `sources` are what was merged."""
+    """Return the run's facts as titled lists of names and values; `sources` are merged runs."""
     run, environment = results.run, results.environment
     about = [
         ("run", run.id),
@@ -158,7 +158,7 @@ def run_facts(
 
 
 def machines(groups: Iterable[Group]) -> list[tuple[str, str]]:
-    """Which machine of a cluster ran what, and what it had begun when it was lost."""
+    """Return what each machine of a cluster ran, and what it had begun when it was lost."""
     ran: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         name = f"{group.model} {gathered_in(group.backend, group.precision)}"
@@ -170,7 +170,7 @@ def machines(groups: Iterable[Group]) -> list[tuple[str, str]]:
 
 
 def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each model, the residual stream's layout on each backend."""
+    """Return the residual stream's layout of each model on each backend."""
     columns = {cell.backend for cell in results.cells}
     by_model: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for group in results.groups:

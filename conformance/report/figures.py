@@ -1,7 +1,7 @@
-"""What a cell's plots show, as plain numbers: drawing is the page's (or the terminal's).
+"""The data of a cell's plots as plain numbers; the page or the terminal draws them.
 
-Errors and noise floors are relative (‖x − truth‖ / ‖truth‖ of a row), ratios are
-multiples of the noise floor. Numbers keep three digits: a plot shows no more.
+Errors and noise floors are relative (‖x − reference‖ / ‖reference‖ of a row), ratios are multiples
+of the noise floor. Numbers keep three digits: a plot shows no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from conformance.records import CellResult, Group, Judged, Site
 from conformance.report.verdict_styles import ORDER, worst
 
-#: More columns than this no screen can tell apart: neighbours are merged, worst first.
+#: A screen cannot show more columns: neighbours are merged, keeping the worst.
 COLUMNS = 160
 _GAINS = 120
 
@@ -22,7 +22,7 @@ Number = float | str | None
 
 
 def short(value: float | None, digits: int = 3) -> Number:
-    """So many significant digits; what JSON has no word for as the strings records use."""
+    """Round to significant digits; write nan and infinities as the strings that records use."""
     if value is None:
         return None
     if not math.isfinite(value):
@@ -32,12 +32,12 @@ def short(value: float | None, digits: int = 3) -> Number:
 
 
 def ratio(value: float | None) -> Number:
-    """Precise enough to be told from the limit that it was held against."""
+    """Round a ratio, with enough digits to compare it with its limit."""
     return short(value, digits=5)
 
 
 def stages(identity: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """The half-open layer ranges of the pipeline stages, as the engine itself said."""
+    """Return the half-open layer ranges of the pipeline stages, as the engine reported them."""
     bounds = identity.get("stages")
     if not isinstance(bounds, Sequence) or isinstance(bounds, str):
         return ()
@@ -48,13 +48,13 @@ def stages(identity: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def boundaries(group: Group | None) -> tuple[int, ...]:
-    """The first layer of every stage but the first one."""
+    """Return the first layer of every stage but the first."""
     return tuple(start for start, _ in stages(group.identity)[1:]) if group else ()
 
 
 def causes_first(observations: Iterable[Judged]) -> list[Judged]:
-    """What is off as it was observed, layer by layer, so that what follows stands after its cause;
-    then the others, the nearest to being off first.
+    """Sort observations: failing ones in the order they were made, so that causes come before
+    effects; then the others, the closest to failing first.
     """
 
     def key(observation: Judged) -> tuple[int, float]:
@@ -67,7 +67,7 @@ def causes_first(observations: Iterable[Judged]) -> list[Judged]:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """An observation, where it was made, and its place among the cell's observations."""
+    """An observation, its site, and its index among the cell's observations."""
 
     site: Site
     judged: Judged
@@ -75,12 +75,12 @@ class _Point:
 
 
 def series(cell: CellResult) -> list[dict[str, Any]]:
-    """One plot line and one heat map for each run and prompt of the cell, the worst first.
+    """Return one plot line and one heat map for each run and prompt, the worst first.
 
-    `layers` holds [layer, observation, verdict] per layer: the observation is that of the
-    worst step, as its index in the cell. `heat` holds a row per layer (or name) with a ratio
-    per token: those of the prompt, then those that were generated, a step each. `length` is
-    how many belong to the prompt, `bin` how many tokens a column merges.
+    `layers` holds [layer, observation, verdict] per layer: the observation of the worst step, as
+    its index in the cell. `heat` holds a row per layer (or name) with a ratio per token: the
+    prompt's tokens, then the generated ones, one per step. `length` is the number of prompt tokens,
+    `bin` how many tokens a column merges.
     """
     points: dict[tuple[str, int], list[_Point]] = {}
     for index, observation in enumerate(cell.observations):
@@ -121,7 +121,7 @@ def _line(key: tuple[str, int], members: list[_Point]) -> dict[str, Any]:
 
 
 def _row_name(site: Site, rows: Sequence[Sequence[_Point]]) -> str | int:
-    """The layer's number alone, unless two kinds of observations share it."""
+    """Return the layer's number, with the name only if two kinds of observations share it."""
     if site.layer is None:
         return site.name
     kinds = {row[0].site.name for row in rows if row[0].site.layer is not None}
@@ -129,13 +129,13 @@ def _row_name(site: Site, rows: Sequence[Sequence[_Point]]) -> str | int:
 
 
 def _worst_step(row: Sequence[_Point]) -> list[Any]:
-    """The step with the largest q_max stands for the layer; its verdict is the row's worst."""
+    """Return the step with the largest q_max for the layer; its verdict is the row's worst."""
     top = max(row, key=lambda point: magnitude(short(point.judged.q_max)))
     return [top.site.layer, top.index, worst(point.judged.verdict for point in row).value]
 
 
 def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | None]:
-    """The ratios of all steps along the tokens; a step with fewer has its last ones."""
+    """Concatenate the ratios of all steps; a step with fewer tokens is padded in front."""
     by_step = {point.site.step: point.judged.ratios for point in row}
     along: list[float | None] = []
     for step, length in lengths.items():
@@ -145,7 +145,7 @@ def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | No
 
 
 def merged(ratios: Sequence[float | None], size: int) -> list[Number]:
-    """The worst of every `size` neighbours; NaN is worse than any number, None than none."""
+    """Keep the worst of every `size` neighbours; nan ranks above any number, None below."""
     if size == 1:
         return [short(value, digits=2) for value in ratios]
     return [
@@ -161,14 +161,14 @@ def _rank(value: float | None) -> float:
 
 
 def magnitude(value: Number) -> float:
-    """For sorting: nothing is less than any number, what is not finite more than all."""
+    """Return a sort key: None ranks below any number, nan and infinities above."""
     if value is None:
         return -1.0
     return value if isinstance(value, float) and math.isfinite(value) else math.inf
 
 
 def gains(cell: CellResult) -> list[list[Any]]:
-    """[observation, gain of each token] of every gain, the furthest from 1 first."""
+    """Return [observation, gain of each token] of every gain, the furthest from 1 first."""
     rows = [
         (index, observation.gain)
         for index, observation in enumerate(cell.observations)

@@ -1,4 +1,4 @@
-"""The page of a run: what it shows, and the pages of its architectures beside it."""
+"""The page of a run, and one page for each architecture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conformance.report.sections.changes import Changes
 from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 
-#: The order matters: each file uses names of those before it.
+#: In order: each file uses names of those before it.
 SCRIPTS = (
     "dom.js",
     "data.js",
@@ -40,12 +40,12 @@ SCRIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Besides:
-    """What a page shows besides its run: all of it may be absent.
+    """Optional parts of a page in addition to its run.
 
-    `tested` is what the last self-test found, `changes` what differs from another run.
-    `sources` are the runs that were merged, `origin` the run and the id there of each cell.
-    `files` maps an architecture to the page of its own beside this one. `parts` are those of
-    the results or of more, where they are known.
+    `tested` is the result of the last self-test, `changes` the differences from another run.
+    `sources` are the merged runs, `origin` the run and the original id of each cell. `files` maps
+    an architecture to its own page in the same folder. `parts` are precomputed parts of these
+    results or of more.
     """
 
     tested: Section | None = None
@@ -57,10 +57,10 @@ class Besides:
 
 
 def publish(results: Results, folder: Path, besides: Besides | None = None) -> Path:
-    """The page of the whole run, whose path is returned, and beside it one per architecture."""
+    """Write the page of the whole run and one per architecture; return the former's path."""
     tested = selftest_section.read(folder)
     besides = besides or Besides()
-    # Both the whole page and an architecture's show them, and they are most of the work.
+    # Computed once for the whole page and the architectures': they are most of the work.
     parts = parts_of(results, besides.origin)
     besides = replace(besides, tested=tested, files=files(results), parts=parts)
     for architecture, name in besides.files.items():
@@ -74,7 +74,7 @@ def publish(results: Results, folder: Path, besides: Besides | None = None) -> P
 def write(
     results: Results, folder: Path, besides: Besides | None = None, *, name: str = "index.html"
 ) -> Path:
-    """Write one page into `folder` and return its path; the file appears whole or not at all."""
+    """Write one page into `folder` atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     unfinished = path.with_suffix(".unfinished")
@@ -85,7 +85,7 @@ def write(
 
 
 def files(results: Results) -> dict[str, str]:
-    """The file name of every architecture's own page, in the order of the run."""
+    """Return the file name of every architecture's page, in the order of the run."""
     names: dict[str, str] = {}
     for architecture in dict.fromkeys(cell.architecture for cell in results.cells):
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", architecture).strip("._")[:80] or "architecture"
@@ -96,7 +96,7 @@ def files(results: Results) -> dict[str, str]:
 
 
 def of_architecture(results: Results, architecture: str) -> Results:
-    """The run's models of one architecture, and what belongs to them."""
+    """Return the run's models of one architecture, and what belongs to them."""
     cells = tuple(cell for cell in results.cells if cell.architecture == architecture)
     models = {cell.model for cell in cells}
     columns = {cell.backend for cell in cells}
@@ -112,7 +112,7 @@ def of_architecture(results: Results, architecture: str) -> Results:
 
 
 def render(results: Results, besides: Besides | None = None) -> str:
-    """The page's text."""
+    """Return the page's text."""
     besides = besides or Besides()
     parts = besides.parts or parts_of(results, besides.origin)
     return page.render(

@@ -1,4 +1,4 @@
-"""Runs of several machines as one: a column for each machine where they have the same one."""
+"""Merge runs of several machines: a column present in several runs gets one per machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from conformance.records import (
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One page's worth of several runs. `origin` is the run and the id there of every cell."""
+    """Several runs for one page. `origin` is the run and the original id of every cell."""
 
     results: Results
     sources: tuple[Results, ...]
@@ -34,7 +34,7 @@ class Merged:
 
 
 def merged(runs: Sequence[Results]) -> Merged:
-    """Raises ConformanceError for runs that are incomplete or cannot stand side by side."""
+    """Merge runs. Raises ConformanceError if they are incomplete or incompatible."""
     _refuse(runs)
     columns = _columns(runs)
     origin: dict[str, tuple[str, str]] = {}
@@ -74,13 +74,13 @@ def merged(runs: Sequence[Results]) -> Merged:
 
 
 def _column_of(columns: Mapping[tuple[str, str], Column], run: Results, name: str) -> str:
-    """A group's column here; the reference is none, and keeps its name."""
+    """Return a group's column in the merged run; the reference keeps its name."""
     column = columns.get((run.run.id, name))
     return column.id if column else name
 
 
 def _gaps(runs: Sequence[Results]) -> dict[tuple[str, str], Gap]:
-    """The gaps of all, each once: what one run found to be mended is to be mended."""
+    """Return each gap once, preferring a run that found it in need of a fix."""
     gaps: dict[tuple[str, str], Gap] = {}
     for gap in (gap for run in runs for gap in run.gaps):
         if _cause(gap) not in gaps or Standing(gap.standing).wrong:
@@ -116,12 +116,12 @@ def _refuse(runs: Sequence[Results]) -> None:
 
 
 def _limits(run: Results) -> dict[str, Any]:
-    """What was judged with, wherever it comes from."""
+    """Return the limits that were judged with, without their source."""
     return {k: v for k, v in asdict(run.environment.thresholds).items() if k != "source"}
 
 
 def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
-    """Every column of every run by its id there, with its machine where several runs have it."""
+    """Return every run's columns by (run, id), with the machine where several runs have them."""
     holding: dict[str, list[Results]] = defaultdict(list)
     for run in runs:
         for column in run.columns:
@@ -137,7 +137,7 @@ def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
 
 
 def _machines(runs: Sequence[Results]) -> dict[str, str]:
-    """A label for each run's machine; "" where all ran on the same hardware."""
+    """Return a label for each run's machine; "" if all ran on the same hardware."""
     devices = {run.run.id: run.environment.devices for run in runs}
     if len(set(devices.values())) == 1:
         return dict.fromkeys(devices, "")
@@ -172,7 +172,7 @@ def _info(runs: Sequence[Results]) -> RunInfo:
 
 
 def _environment(runs: Sequence[Results]) -> Environment:
-    """What all have, and where they differ all of it."""
+    """Return the common environment; where runs differ, all values."""
     every = [run.environment for run in runs]
     packages = sorted({name for environment in every for name in environment.versions})
     return Environment(

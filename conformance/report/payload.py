@@ -1,8 +1,8 @@
 """The page's data: a small index that is read at once, and a part per group for later.
 
-The index is columns of numbers that point into lists of names, so that ten thousand
-cells cost kilobytes. What a cell's own part shows travels with its group, as columns too, and
-is decompressed when that part is opened.
+The index is columns of numbers that point into lists of names, so ten thousand cells cost
+kilobytes. The details of a group's cells are stored as columns too, and decompressed when one of
+them is opened.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
 
-#: What of a long text the page holds; its middle is left out, and it says so.
+#: How much of a long text the page keeps at both ends; it marks the omission.
 HEAD, TAIL = 8_000, 56_000
-#: Of the other precision's observations, at least and at most so many.
+#: How many of the other precision's observations are kept, at least and at most.
 _FEW, _MANY = 3, 60
 
-#: What a reader asks for first: what is new, then what drifts, then what is known.
+#: The order in which readers want them: new, then drifting, then known.
 CONCERN: Mapping[Finding, int] = {
     **dict.fromkeys(Finding, 0),
     Finding.NUMERICS: 1,
@@ -48,13 +48,13 @@ CONCERN: Mapping[Finding, int] = {
     Finding.PASSED: 3,
 }
 
-#: By model and backend, packed: what the cells' own parts show.
+#: Packed details of the cells, by model and backend.
 Parts = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`index` and `parts`: gzip, then base64, of UTF-8 JSON."""
+    """`index` and `parts`: UTF-8 JSON, compressed with gzip and encoded in base64."""
 
     index: str
     parts: tuple[str, ...]
@@ -63,9 +63,7 @@ class Payload:
 def payload(
     results: Results, parts: Parts, files: Mapping[str, str] = MappingProxyType({})
 ) -> Payload:
-    """`parts` are what `parts_of` made of these results or of more; `files` are the pages of
-    the architectures.
-    """
+    """Build the page's data; `parts` come from `parts_of`, `files` are the architectures' pages."""
     groups = {(group.model, group.backend): group for group in results.groups}
     members = _members(results.cells)
     index = _index(results, members, groups) | {"files": dict(files)}
@@ -75,7 +73,7 @@ def payload(
 def parts_of(
     results: Results, origin: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> Parts:
-    """`origin` is the run and the id there of cells that come of another run."""
+    """Pack the details of all cells; `origin` is the run and id of cells of merged runs."""
     calls = [
         (results.run.id, results.environment.thresholds, groups, cells, origin)
         for groups, cells in _by_model(results)
@@ -125,9 +123,7 @@ def _parts_of_model(
 
 
 def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the cells of a group show as columns, in which like stands beside like: gzip makes a
-    fifth less of that than of rows. `observations` are how many of `rows` are a cell's.
-    """
+    """Arrange the details of a group's cells as columns, which gzip compresses a fifth better."""
     rows = [row for detail in details for row in detail["observations"]]
     cells = {name: [detail[name] for detail in details] for name in details[0]}
     cells["observations"] = [len(detail["observations"]) for detail in details]
@@ -142,9 +138,9 @@ def _members(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResu
 
 
 def packed(value: Any) -> str:
-    """JSON as gzip in base64. Its alphabet can neither close a tag nor begin one."""
+    """Encode JSON as gzip in base64, whose alphabet cannot close or begin a tag."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    # A lone surrogate (a log cut in the middle of a character) has no UTF-8.
+    # A lone surrogate (a log cut within a character) cannot be encoded in UTF-8.
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode()
 
 
@@ -156,7 +152,7 @@ def clipped(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Values of open mappings as JSON can hold them."""
+    """Convert values of open mappings to what JSON can hold."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -167,7 +163,7 @@ def plain(value: Any) -> Any:
 
 
 def _column(results: Results, name: str) -> dict[str, Any]:
-    """A column's backend and where it ran, under the column's name."""
+    """Return a column's backend and where it ran, under the column's name."""
     column = next((column for column in results.columns if column.id == name), None)
     if column is None:
         return {"id": name}
@@ -258,8 +254,9 @@ def _about(group: Group | None) -> dict[str, Any]:
 
 
 def repro_command(run: str, cell: str, where: Sequence[str] = ()) -> str:
-    """Writes the script that shows the cell's verdict again without the harness; `where` are the
-    words with which the run is found.
+    """Return the command that writes a script which reproduces the cell without the harness.
+
+    `where` are the arguments that find the run.
     """
     return shlex.join(["conformance", "repro", cell, "--run", run, *where])
 
@@ -292,7 +289,7 @@ def _in(cell: CellResult, precision: Precision) -> Verdict | None:
 
 
 def _beside(cell: CellResult) -> dict[str, Any] | None:
-    """The other precision's answer: what does not pass there, and a few that do."""
+    """Return the other precision's answer: what does not pass there, and a few that do."""
     answer = cell.beside
     if answer is None:
         return None
@@ -310,7 +307,7 @@ def _beside(cell: CellResult) -> dict[str, Any] | None:
 
 
 def _row(observation: Judged) -> list[Any]:
-    """In the order of the page's table; `extra` last."""
+    """Return the entries in the order of the page's table; `extra` is last."""
     gain = observation.gain
     return [
         observation.site,

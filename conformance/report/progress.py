@@ -1,4 +1,4 @@
-"""What is running: a live display on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from conformance.store import gathered_in
 
 @dataclass
 class Running:
-    """One worker at work: what it is doing, and since when (seconds of the clock)."""
+    """One busy worker: what it is doing, and since when (seconds of the clock)."""
 
     name: str
     doing: str
@@ -40,8 +40,8 @@ class Running:
 
 @dataclass
 class Board:
-    """The state of a run as its events tell it. Groups without planned cells (the reference,
-    a checkpoint being built) are shown while they run and counted nowhere.
+    """The state of a run. Groups without planned cells (the reference, a checkpoint build) are
+    shown while they run, but not counted.
     """
 
     planned: dict[str, set[str]]
@@ -64,7 +64,7 @@ class Board:
         return self.clock() - self.begun
 
     def take(self, event: Event) -> str:
-        """Account for one event; the line that says it, empty where no line is due."""
+        """Account for one event; return the line to print, empty if there is none."""
         match event:
             case GroupStarted():
                 self._doing(event.id, "loading" if event.attempt == 1 else f"start {event.attempt}")
@@ -86,7 +86,7 @@ class Board:
         self.running[name] = Running(name, doing, self.clock())
 
     def _count(self, event: CellFinished) -> None:
-        # Cells that ask other settings of the engine are their column's all the same.
+        # Cells with special engine settings still count for their column.
         column = event.id.partition(MARK)[0]
         key = (column, event.case)
         if event.case in self.planned.get(column, ()) and key not in self.done:
@@ -99,7 +99,7 @@ class Board:
         planned = self.planned.get(event.id)
         if event.ok and planned is None and started is None:
             return ""
-        # A group that failed as a whole has no events of its own cells.
+        # A group that failed as a whole has no events for its cells.
         for case in planned or ():
             self.done.add((event.id, case))
         count = f"{len(planned)} cells" if planned is not None else "done"
@@ -163,12 +163,12 @@ class Progress:
             self._console.print(Text(shown(line), style="magenta"))
 
     def note(self, line: str) -> None:
-        """A line that stays, such as what a model came to."""
+        """Print a line that stays, such as the result of a model."""
         mark = "" if self._live is not None else f"[{self.board.tally()}] "
         self._console.print(Text(shown(f"{mark}{line}")), soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """One bar, one line for each worker at work."""
+        """Draw one bar, and one line for each busy worker."""
         board = self.board
         head = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=max(1, board.cells), completed=len(board.done), width=30)

@@ -1,4 +1,4 @@
-"""The published JSON schema of results.json: the records' own, with every field explained."""
+"""The published JSON schema of results.json: the records' schema with every field described."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance import records
 
-#: Record → field → what it holds. A field without a line here fails the tests.
+#: Record → field → description. A field without a line here fails the tests.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "Results": {
         "schema": "Name and version of this format.",
@@ -240,7 +240,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-#: JSON has no word for these; records write them as strings.
+#: JSON has no numbers for these; records write them as strings.
 NUMBER: Mapping[str, Any] = {
     "description": "A number; what JSON has no number for is one of three strings.",
     "anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}],
@@ -248,7 +248,7 @@ NUMBER: Mapping[str, Any] = {
 
 
 def results_schema() -> str:
-    """The schema as JSON text."""
+    """Return the schema as JSON text."""
     return json.dumps(_schema(), indent=2, ensure_ascii=False)
 
 
@@ -269,7 +269,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _with_words_for_numbers(part: Any) -> Any:
-    """Every `number` of the schema as a reference to NUMBER."""
+    """Replace every `number` of the schema by a reference to NUMBER."""
     if part is NUMBER:
         return part
     if isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""The matrix as a table: one row a cell, for spreadsheets and notebooks."""
+"""The matrix as a table with one row per cell, for spreadsheets and notebooks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ COLUMNS = (
 )
 
 
-#: The columns of numbers; the others are texts, `harness` is true or false, `observations` a count.
+#: The float columns; the others are strings, except the bool `harness` and int `observations`.
 _NUMBERS = ("worst_ratio", "gain", "gain_sigma", "seconds")
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """Every cell, in the order of the run. `gain` is the one furthest from 1."""
+    """Return every cell in the order of the run. `gain` is the one furthest from 1."""
     table = []
     for cell in results.cells:
         gains = [
@@ -66,12 +66,12 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:
-    """`results.csv` and `results.parquet`."""
+    """Write `results.csv` and `results.parquet`."""
     return write_csv(results, folder), write_parquet(results, folder)
 
 
 def write_csv(results: Results, folder: Path) -> Path:
-    """`results.csv` in the folder; there whole or not at all."""
+    """Write `results.csv` into the folder atomically."""
 
     def write(part: Path) -> None:
         with part.open("w", encoding="utf-8", newline="") as file:
@@ -83,7 +83,7 @@ def write_csv(results: Results, folder: Path) -> Path:
 
 
 def write_parquet(results: Results, folder: Path) -> Path:
-    """`results.parquet` in the folder; there whole or not at all."""
+    """Write `results.parquet` into the folder atomically."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""The table and the headline that the terminal shows when a run has ended."""
+"""The table and the headline shown on the terminal at the end of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TROUBLES = 12
 
 
 def summary(results: Results, report_path: Path, console: Console) -> None:
-    """The matrix of models and backends, what is known, what is new, and where the page is."""
+    """Print the matrix of models and backends, known gaps, new findings, and the page's path."""
     blocks([_matrix(results), *filter(None, [gaps_section.brief(results)])], console)
     listed = troubles(results)
     for trouble in listed[:_TROUBLES]:
@@ -39,7 +39,7 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
     console.print(Line(headline_of(results), style="bold"))
     if selection := results.selection.words:
         console.print(Line(shown(selection)))
-    # Not wrapped: a path that is broken over two lines cannot be clicked or copied.
+    # Not wrapped: a path broken over two lines cannot be clicked or copied.
     console.print(Line(shown(str(report_path))), soft_wrap=True)
 
 

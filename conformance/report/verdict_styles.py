@@ -1,7 +1,7 @@
-"""How a verdict looks and what it says: its family, symbol and meaning, in one place.
+"""The presentation of each verdict: its family, symbol and meaning.
 
-The symbol and the family's shape carry the verdict without colour. `ORDER` runs from the
-worst to the best: values that are silently wrong are worse than an engine that says so.
+The symbol and the family's shape identify the verdict without colour. `ORDER` runs from worst to
+best: values that are silently wrong are worse than an engine that reports an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conformance.records import Verdict
 
 
 class Family(StrEnum):
-    """What a reader has to tell apart at a glance. The values are class names of the page."""
+    """Groups of verdicts to distinguish at a glance. The values are class names of the page."""
 
     WRONG = "wrong"
     BROKEN = "broken"
@@ -23,7 +23,7 @@ class Family(StrEnum):
     PASS = "pass"  # noqa: S105 - a class name, no secret
 
 
-#: Shape and words of each family, for the legend.
+#: Legend text of each family.
 FAMILIES: Mapping[Family, str] = {
     Family.WRONG: "the values are wrong",
     Family.BROKEN: "it did not finish",
@@ -32,7 +32,7 @@ FAMILIES: Mapping[Family, str] = {
     Family.PASS: "the values are right",
 }
 
-#: For terminals: rich styles.
+#: Rich styles for terminals.
 STYLES: Mapping[Family, str] = {
     Family.WRONG: "bold red",
     Family.BROKEN: "bold magenta",
@@ -44,7 +44,7 @@ STYLES: Mapping[Family, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One verdict's place in the page."""
+    """How the page shows one verdict."""
 
     family: Family
     symbol: str
@@ -101,7 +101,7 @@ ORDER: Mapping[Verdict, int] = {verdict: rank for rank, verdict in enumerate(LOO
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of these. Of none: unknown, because an empty result is never a pass."""
+    """Return the worst verdict; `unknown` if there is none: an empty result is never a pass."""
     return min(verdicts, key=ORDER.__getitem__, default=Verdict.UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-"""A cell's verdict in plain words: the same sentences on the page and in the terminal."""
+"""A cell's verdict in sentences, shared by the page and the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.shortening import clip
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a cell is compared with: the worker's own words and the same case elsewhere."""
+    """What a cell's reasoning refers to: its worker's group and the same case elsewhere."""
 
     thresholds: Thresholds
     group: Group | None = None
@@ -22,7 +22,7 @@ class Context:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits without an exponent where people would write none."""
+    """Format with three significant digits, with an exponent only if people would use one."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -37,7 +37,7 @@ def number(value: float | None) -> str:
 
 
 def times(value: float | None, *limits: float) -> str:
-    """A multiple of the noise floor; never looks equal to a limit that it is not equal to."""
+    """Format a multiple of the noise floor; never show it equal to a limit that it differs from."""
     if value is None:
         return "–"
     text = number(value)
@@ -47,7 +47,7 @@ def times(value: float | None, *limits: float) -> str:
 
 
 def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
-    """Why the cell has its verdict, sentence by sentence, the most telling first."""
+    """Return why the cell has its verdict, one sentence each, the most important first."""
     sentences = [f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}."]
     if cell.reason:
         sentences.append(f"Found: {_ended(cell.reason)}")
@@ -76,7 +76,7 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
 
 
 def _beside(cell: CellResult) -> Iterable[str]:
-    """What the other precision says; a refusal in the words of who refused."""
+    """Yield what the other precision says; a refusal is quoted."""
     answer = cell.beside
     if answer is None:
         return
@@ -93,7 +93,7 @@ def _ended(text: str) -> str:
 
 
 def first_off(cell: CellResult) -> Judged | None:
-    """The failing observation of the lowest layer, in the earliest step."""
+    """Return the failing observation of the lowest layer, in the earliest step."""
     failing = [
         (site.step, site.layer, observation)
         for observation in cell.observations
@@ -152,7 +152,7 @@ def _gain(cell: CellResult, limits: Limits) -> Iterable[str]:
 
 
 def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
-    """How far a pass is from failing, and what would have failed it."""
+    """Yield how far a pass is from failing, and what would have failed."""
     if not cell.verdict.passes:
         return
     if cell.worst_ratio is not None and "noise" not in cell.reason:
@@ -170,7 +170,7 @@ def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
 
 
 def detectable(cell: CellResult) -> tuple[float, float] | None:
-    """The smallest relative error that would have been found, at the best and the worst place."""
+    """Return the smallest relative error that would have been found, at best and worst place."""
     sizes = [
         observation.smallest
         for observation in cell.observations
@@ -180,7 +180,7 @@ def detectable(cell: CellResult) -> tuple[float, float] | None:
 
 
 def headline(cell: CellResult) -> str:
-    """The one line that says most about a cell that did not pass."""
+    """Return the most important line about a cell that did not pass."""
     text = clip(cell.diagnosis or cell.reason or "no reason was recorded")
     if cell.worst_ratio is not None and not cell.diagnosis and "noise" not in text:
         text += f" (worst {number(cell.worst_ratio)}× the noise floor)"
@@ -188,7 +188,7 @@ def headline(cell: CellResult) -> str:
 
 
 def line(cell: CellResult) -> str:
-    """A cell in one line of a list: how it failed, or what a pass would have found."""
+    """Summarize a cell in one line: how it failed, or what a pass would have found."""
     if not cell.verdict.passes:
         return headline(cell)
     sizes = detectable(cell)

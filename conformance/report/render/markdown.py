@@ -1,4 +1,4 @@
-"""Sections as Markdown, for a CI's summary or an issue. A run's own text stays text."""
+"""Render sections as Markdown, for a CI summary or an issue. A run's text is escaped."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def plain(text: str) -> str:
-    """Text of a run's own as one line that Markdown does not read as anything else."""
+    """Escape a run's text as a single line without Markdown syntax."""
     words = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", clip(text, _WORDS))
     return _SPECIAL.sub(r"\\\1", html.escape(words, quote=False))
 
 
 def document(page: Document) -> str:
-    """The headline first."""
+    """Render a document, the headline first."""
     symbol = f"{page.headline.symbol} " if page.headline.symbol else ""
     lines = [f"## {symbol}{plain(page.headline.words)}", "", plain(page.about), ""]
     lines += [f"> {plain(note)}" for note in page.notes]

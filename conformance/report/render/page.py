@@ -1,8 +1,7 @@
-"""Sections as one HTML file that opens from disk and asks no network for anything.
+"""Render sections as one HTML file that opens from disk without network access.
 
-Jinja writes with autoescape on. A content security policy names the one stylesheet (and script)
-by its digest, so markup that arrived in a model's name or an error's text would not run even if
-it got through.
+Jinja runs with autoescape. A content security policy allows only the embedded stylesheets and
+script, by digest: markup from a model's name or an error text would not run even if it got through.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ STYLES = ("page.css", "parts.css")
 
 
 def document(page: Document) -> str:
-    """A page that needs no script."""
+    """Render a page that needs no script."""
     return render("document.html.j2", document=page)
 
 
 def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
-    """A template's text with the stylesheet and these scripts in it, in order."""
+    """Render a template with the stylesheet and these scripts embedded, in order."""
     style = "\n".join(map(_asset, STYLES))
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, scripts)) + "\n})();\n"
     return (
@@ -47,7 +46,7 @@ def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    """Compiled once, whatever the number of pages."""
+    """Compile the templates once for all pages."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("conformance.report.render"),
         autoescape=True,
@@ -64,5 +63,5 @@ def _asset(name: str) -> str:
 
 
 def digest(text: str) -> str:
-    """As a content security policy names a script or a stylesheet."""
+    """Return a script's or stylesheet's hash as a content security policy needs it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

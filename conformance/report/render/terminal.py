@@ -1,4 +1,4 @@
-"""Sections on a terminal. Nothing in a run's own text can drive it."""
+"""Render sections on a terminal. A run's text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from conformance.report.sections.section import (
 )
 from conformance.report.verdict_styles import STYLES
 
-#: Wide enough for a table to say what it would take.
+#: Wide enough to measure any table's full width.
 _WIDE = 10_000
 
-#: What a terminal would obey instead of showing: everything below space but tab and newline.
+#: Control characters except tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def shown(text: str) -> str:
-    """Text of the run's own, harmless to a terminal."""
+    """Replace control characters in a run's text."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def line(text: str | Text) -> Line:
-    """Words in the style of their family."""
+    """Style a text like its family."""
     text = Text(text) if isinstance(text, str) else text
     style = STYLES[text.family] if text.family else "dim" if text.quiet else ""
     words = Line(shown(f"{text.symbol} {text.words}" if text.symbol else text.words), style=style)
@@ -44,7 +44,7 @@ def line(text: str | Text) -> Line:
 
 
 def document(answer: Document, console: Console) -> None:
-    """The headline last: there a reader's eye is."""
+    """Print a document, the headline last, where the reader looks."""
     blocks(answer.blocks, console)
     for note in answer.notes:
         console.print(Line(shown(note)))
@@ -55,7 +55,7 @@ def document(answer: Document, console: Console) -> None:
 
 
 def blocks(several: Sequence[Block], console: Console) -> None:
-    """One below the other."""
+    """Print blocks one below the other."""
     for block in several:
         match block:
             case Section():
@@ -103,12 +103,12 @@ def _table(table: Table, console: Console) -> None:
 
 
 def _most(console: Console) -> int:
-    """How wide a table may want to be: columns that share too few characters break every word."""
+    """Return the widest a table may be: narrower columns would break every word."""
     return console.width * 3 // 2
 
 
 def _paragraphs(table: Table, console: Console) -> None:
-    """A table that is too wide, row by row, each wrapped as text is."""
+    """Print a table that is too wide row by row, wrapped as text."""
     if table.title:
         console.print(Line(shown(table.title)), style="bold")
     for row in table.rows[: table.first]:

@@ -1,1 +1,1 @@
-"""What a page or a terminal shows, as data: one module for each kind of section."""
+"""Contents of a page or a terminal as data: one module for each kind of section."""

@@ -1,4 +1,4 @@
-"""What changed since another run, as the page shows it; `conformance.diff` finds it."""
+"""Differences from another run, as the page shows them; `conformance.diff` finds them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from conformance.report.sections.section import Block, Entry, Note, Section, Tab
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Against run `before`, in `common` cells. `counted` is all of it in one line, `rows` hold
-    the model and the row of cells that changed alike.
+    """Differences from run `before`, in `common` cells; `counted` is a one-line summary.
+
+    `rows` hold a model and the row of cells that changed alike.
     """
 
     before: str
@@ -22,7 +23,7 @@ class Changes:
     notes: tuple[str, ...] = ()
 
     def of(self, models: Collection[str]) -> Changes:
-        """What concerns these models: their cells, and the facts of everything."""
+        """Keep the rows of these models, and everything that is not about cells."""
         rows = tuple(row for row in self.rows if row[0] in models)
         count = f"{len(rows)} changes here; in the whole run: {self.counted}"
         return replace(self, rows=rows, counted=count)
@@ -34,7 +35,7 @@ def cells_table(rows: tuple[tuple[Entry, ...], ...], title: str = "", rest: str 
 
 
 def section(changes: Changes) -> Section:
-    """All of it, for the page of the run after."""
+    """Return all of it as a section for the page of the later run."""
     blocks: list[Block] = [
         Note(f"In {changes.common:,} common cells: {changes.counted}."),
         *(Note(Text(note, quiet=True)) for note in changes.notes),

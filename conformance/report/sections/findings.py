@@ -1,7 +1,7 @@
-"""What is not as it should be, grouped so that it can be read in ten seconds.
+"""Unexpected results, grouped so that they can be read in ten seconds.
 
-A *trouble* is one verdict on one backend with one reason, and the models it concerns: a
-refusal that thirteen models share is one line, not ninety-one.
+A *trouble* is one verdict on one backend with one reason, and the models concerned: a refusal that
+thirteen models share is one line, not ninety-one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One line of the list. `cells` and `of` count cells of the models concerned;
-    `blamed` is who has to mend it, in a phrase.
+    """One line of the list. `cells` and `of` count cells of the models concerned; `blamed` is a
+    phrase that names who has to fix it.
     """
 
     verdict: Verdict
@@ -38,7 +38,7 @@ class Trouble:
 
     @property
     def where(self) -> str:
-        """`steering 3 of 6 cells, ablation`: bare when every case of a scenario is concerned."""
+        """Return `steering 3 of 6 cells, ablation`: a bare name if all its cases are concerned."""
         if self.cells == self.of:
             return "every scenario" if len(self.scenarios) > 1 else self.scenarios[0][0]
         return ", ".join(
@@ -48,7 +48,7 @@ class Trouble:
 
 
 def blamed(cell: CellResult) -> str:
-    """Who has to mend a failed cell, in a phrase."""
+    """Return a phrase that names who has to fix a failed cell."""
     if cell.attribution is None or not cell.verdict.fails:
         return ""
     side = cell.attribution.side
@@ -56,7 +56,7 @@ def blamed(cell: CellResult) -> str:
 
 
 def troubles(results: Results) -> tuple[Trouble, ...]:
-    """What is new, the worst first; then what only drifts."""
+    """Return new troubles, the worst first, then those that only drift."""
     groups: dict[tuple[object, ...], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
         finding = finding_of(cell)
@@ -73,15 +73,15 @@ def troubles(results: Results) -> tuple[Trouble, ...]:
 
 
 def _alike(text: str) -> str:
-    """The text without what differs between models: numbers and addresses."""
+    """Remove numbers and addresses, which differ between models."""
     return _VARIABLE.sub("#", text)
 
 
 def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
-    """The same trouble in the same cells of two backends is one."""
+    """Merge troubles that are equal in the same cells of several backends."""
     by_subject: dict[object, Trouble] = {}
     for trouble in troubles:
-        stale = trouble.finding is Finding.STALE  # where the number is a line of known.yaml
+        stale = trouble.finding is Finding.STALE  # there the number is a line of known.yaml
         text = trouble.text if stale else _alike(trouble.text)
         subject = (trouble.finding, trouble.verdict, text, trouble.blamed)
         key = (subject, trouble.models, trouble.scenarios)
@@ -128,7 +128,7 @@ def _trouble(
 
 
 def _gone(cell: CellResult, gaps: Sequence[Gap]) -> str:
-    """`it passes, though known.yaml:12 expects that it does not`."""
+    """Return `it passes, though known.yaml:12 expects that it does not`."""
     lines = gaps[cell.gap].lines if cell.gap is not None else ()
     where = "".join(f":{line}" for line in lines[:1] if line)
     return f"it passes, though known.yaml{where} expects that it does not"
@@ -136,11 +136,11 @@ def _gone(cell: CellResult, gaps: Sequence[Gap]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The cells of one model on one backend (or of a whole backend) in a word and a count.
+    """The cells of one model on one backend (or of a whole backend) as a word and a count.
 
-    `verdict` is the worst of what is new, else of what drifts, else of all; `findings` counts
-    what the cells are to known.yaml, `gaps` are those that explain some of them. `quiet`
-    verdicts were given to known gaps only.
+    `verdict` is the worst of the new results, else of the drifting ones, else of all. `findings`
+    counts what known.yaml says about the cells; `gaps` explain some of them. `quiet` verdicts occur
+    only in known gaps.
     """
 
     verdict: Verdict
@@ -157,12 +157,12 @@ class Summary:
 
     @property
     def new(self) -> int:
-        """How many cells are not as expected."""
+        """Return how many cells are not as expected."""
         return sum(count for finding, count in self.findings.items() if not finding.fine)
 
     @property
     def word(self) -> str:
-        """`8 dropped of 69`, `68 pass, 1 known`, or `69 pass`."""
+        """Return `8 dropped of 69`, `68 pass, 1 known`, or `69 pass`."""
         drifting = self.findings.get(Finding.NUMERICS)
         if self.verdict.passes and self.new:
             return f"{self.new} of {self.total} no longer fail"
@@ -173,7 +173,7 @@ class Summary:
 
     @property
     def column_word(self) -> str:
-        """Whether it works, in the words of a reader who asks for a column."""
+        """Return whether the column works, in a phrase."""
         if self.verdict.passes and self.new:
             return f"better than known: {self.new} no longer fail"
         if self.new:
@@ -204,7 +204,7 @@ def summary(cells: Iterable[CellResult]) -> Summary:
 
 
 def by_group(results: Results) -> dict[tuple[str, str], Summary]:
-    """Model and backend → summary, in the order of the run."""
+    """Summarize the cells by model and backend, in the order of the run."""
     groups: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
         groups[cell.model, cell.backend].append(cell)
@@ -219,5 +219,5 @@ def by_backend(results: Results) -> dict[str, Summary]:
 
 
 def headline_of(results: Results) -> str:
-    """Is anything new? The run in a sentence or two."""
+    """Say in a sentence or two whether anything is new."""
     return conclusion_of(results).headline

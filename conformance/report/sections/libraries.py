@@ -1,4 +1,4 @@
-"""Other libraries: family × scenario, how far each is off in float32 and where first."""
+"""Other libraries: family × scenario, their float32 errors and where each begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.report.sections.section import Entry, Heading, Note, Section, T
 from conformance.report.verdict_styles import LOOKS
 from conformance.shortening import clip
 
-#: Of a reason, which says how many observations are off and where the first one is.
+#: How much of a reason is shown: the number of observations off, and the first place.
 _WORDS = 110
 
 _NOTE = (
@@ -20,7 +20,7 @@ _NOTE = (
 
 
 def section(results: Results) -> Section | None:
-    """None where no column is a library's."""
+    """Return the table of the libraries' columns; None if there are none."""
     own = [column.id for column in results.columns if column.engine in LIBRARIES]
     if not own:
         return None
@@ -39,9 +39,7 @@ def section(results: Results) -> Section | None:
 
 
 def _entry(cells: Sequence[CellResult]) -> Entry:
-    """What the cells of a scenario come to: how many pass and how near, or what the first that
-    does not is, and where.
-    """
+    """Summarize a scenario's cells: how many pass and how closely, or the first that does not."""
     if not cells:
         return ""
     verdicts = {cell.id: cell.meaning or cell.verdict for cell in cells}
@@ -64,7 +62,7 @@ def _text(cell: CellResult, verdict: Verdict, words: str) -> Text:
 
 
 def _distance(cells: Sequence[CellResult]) -> str:
-    """The largest error of an observation that is known in float32."""
+    """Return the largest error of an observation in float32."""
     errors = [
         observation.error
         for cell in cells

@@ -1,6 +1,6 @@
-"""What is shown, as data: `render` makes terminal text, Markdown and HTML of it.
+"""Data types for what is shown; `render` converts them to terminal text, Markdown and HTML.
 
-All text is the run's own and unescaped here; every renderer makes it harmless.
+Text is unescaped here; every renderer makes it harmless.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from conformance.report.verdict_styles import LOOKS, Family
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words in one line, and how they look. `symbol` stands before them in the family's shape;
-    `fills` colours the whole cell of the table, `edge` marks its left side. `link` and `hint`
-    are for the page, `cell` is the id of a cell of the run that the words lead to, `anchor` names
-    their own place.
+    """One line of words and their style.
+
+    `symbol` precedes them in the family's shape; `fills` colours the whole table cell, `edge` marks
+    its left side. `link` and `hint` are for the page, `cell` is the id of a cell to link to,
+    `anchor` names their own place.
     """
 
     words: str
@@ -35,7 +36,7 @@ class Text:
     edge: bool = False
 
 
-#: What stands in one place of a table: words, or several lines of them.
+#: An entry of a table: words, or several lines of them.
 Entry: TypeAlias = "str | Text | tuple[str | Text, ...]"
 
 
@@ -50,12 +51,11 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of entries under their columns, the first entry of a row being its name.
+    """Rows of entries under their columns; the first entry of a row is its name.
 
-    `first` rows are shown where space is short, and `rest` says where the others are. On the
-    page `folded` hides the table behind its title, `peek` (0: all) rows of it are seen at first.
-    `heads` stand above instead of the columns' titles: a name, and titles with how many columns
-    each spans.
+    `first` rows are shown where space is short, and `rest` says where the others are. On the page,
+    `folded` hides the table behind its title, and `peek` rows (0: all) are visible at first.
+    `heads` replace the columns' titles: a name, and titles with the number of columns each spans.
     """
 
     columns: tuple[Heading, ...]
@@ -77,7 +77,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what is so of each."""
+    """Names and values."""
 
     pairs: tuple[tuple[str, str], ...]
     title: str = ""
@@ -104,9 +104,7 @@ Block: TypeAlias = "Note | Facts | Code | Table | Section"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer: the headline, what it took or was asked of (`about`), what must be known to
-    trust it (`notes`), and the evidence.
-    """
+    """A result: the headline, its inputs (`about`), caveats (`notes`), and the evidence."""
 
     headline: Text
     about: str
@@ -115,17 +113,17 @@ class Document:
 
 
 def columns(*titles: str, figures: Sequence[str] = ()) -> tuple[Heading, ...]:
-    """Columns of words, and of numbers where the title is among `figures`."""
+    """Return column headings; those among `figures` are numbers."""
     return tuple(Heading(title, title in figures) for title in titles)
 
 
 def texts(entry: Entry) -> tuple[Text, ...]:
-    """The lines of an entry."""
+    """Return the lines of an entry."""
     lines = entry if isinstance(entry, tuple) else (entry,)
     return tuple(Text(line) if isinstance(line, str) else line for line in lines)
 
 
 def verdict_text(verdict: Verdict, words: str = "") -> Text:
-    """The verdict, or these words for it, with its symbol."""
+    """Return the verdict, or these words for it, with its symbol."""
     look = LOOKS[verdict]
     return Text(words or verdict.value, look.family, look.symbol)

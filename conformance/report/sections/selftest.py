@@ -1,7 +1,7 @@
 """The table of a self-test: how far a matrix can be trusted.
 
-Read from `selftest.json`, beside the run or beside all runs: the page of any run can show it, and
-a file that is damaged or of another version is left out.
+Read from `selftest.json` in the run's folder or the folder of all runs, so any run's page can show
+it. A file that is damaged or of another version is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.report.sections.section import Block, Facts, Note, Section, Tab
 from conformance.report.verdict_styles import Family
 from conformance.store.files import read_record
 
-#: How an injection ended → the family of looks that says so.
+#: The family in which an ending is shown.
 _FAMILY = {
     Ending.CAUGHT: Family.PASS,
     Ending.QUIET: Family.PASS,
@@ -28,7 +28,7 @@ _FAMILY = {
 
 
 def read(folder: Path) -> Section | None:
-    """The self-test that lies in a run's folder, else the last one of all runs."""
+    """Return the self-test in a run's folder, else the last one of all runs."""
     for path in (folder / FILE, folder.parent / FILE):
         try:
             stored = read_record(SelfTest, path)
@@ -40,7 +40,7 @@ def read(folder: Path) -> Section | None:
 
 
 def section(stored: SelfTest) -> Section:
-    """A stored self-test: the rates, then each fault by scenario and backend."""
+    """Return a stored self-test: the rates, then each fault by scenario and backend."""
     rows = stored.rows
     models = ", ".join(dict.fromkeys(row.model for row in rows))
     broken = "; ".join(stored.broken)
@@ -100,7 +100,7 @@ _OF_READS = (
 
 
 def _limits(limits: Sequence[Limit]) -> list[Block]:
-    """The limits of what writes, where it writes and later, and of what only reads."""
+    """Return the detection limits of writes, of writes' effects at later layers, and of reads."""
     titles: dict[str, list[Limit]] = {_OF_WRITES: [], _LATER: [], _OF_READS: []}
     for limit in limits:
         of_write = _LATER if limit.kind.later else _OF_WRITES
@@ -109,7 +109,7 @@ def _limits(limits: Sequence[Limit]) -> list[Block]:
 
 
 def _limits_of(limits: Sequence[Limit], title: str) -> Table:
-    """The worst of each scenario's cases and models; a row for backends with the same figures."""
+    """Return a scenario's worst limits; backends with equal figures share a row."""
     groups: dict[tuple[str, str], dict[str, list[Limit]]] = {}
     for limit in sorted(limits, key=lambda limit: limit.scenario):
         backends = groups.setdefault((limit.scenario, limit.precision), {})
@@ -132,7 +132,7 @@ def _limits_of(limits: Sequence[Limit], title: str) -> Table:
 
 
 def _worst(limits: Sequence[Limit]) -> str:
-    """The largest of the doses found, or beyond which one not even 50 or 95 % were."""
+    """Return the largest doses found in half and in most trials, "> dose" if larger than tried."""
     if not limits:
         return "—"
     return " / ".join(
@@ -144,7 +144,7 @@ def _worst(limits: Sequence[Limit]) -> str:
 
 
 def _endings(rows: Sequence[Row]) -> tuple[Text, ...]:
-    """How the injections ended, and with which verdicts."""
+    """Return how the injections ended, and with which verdicts."""
     verdicts: dict[str, dict[str, None]] = {}
     for row in rows:
         verdicts.setdefault(row.ending, {})[row.verdict] = None

@@ -39,7 +39,7 @@ function verdictPart(cell, detail) {
     el('h3', {}, 'Write a script that shows it without the harness'), copyable(detail.repro, 'the command for a script'));
 }
 
-/** What each precision says: what the trace means, and how the engine computes it. */
+/** What each precision says: float32 about correctness, bf16 about numerics. */
 function precisionPart(cell, detail) {
   if (!detail.beside) return null;
   const card = (title, verdict, words) => el('section', { class: 'card' }, el('h4', {}, title), el('p', {}, verdict ? badge(verdict) : 'not gathered'), words && el('p', {}, own(words)));
@@ -106,7 +106,7 @@ function gainPart(gains) {
   return host;
 }
 
-/** Token observations: what was chosen, and where it first parts from the truth. */
+/** Token observations: what was chosen, and where it first differs from the reference. */
 function tokenPart(detail) {
   const tokens = detail.observations.filter((row) => /\/tokens$/.test(row[0]));
   if (!tokens.length) return null;
@@ -143,7 +143,7 @@ function tablePart(detail) {
   return el('section', {}, el('h3', {}, `Observations in ${detail.precision}, causes first`), tableAround(body, 'observations'), button);
 }
 
-/** What is off as it was observed, layer by layer; then the others, the nearest to being off first. */
+/** Failing observations in the order they were made; then the others, the closest to failing first. */
 function causesFirst(rows) {
   const fails = (name) => name !== 'drift' && !['pass', 'neutral'].includes(run.byVerdict.get(name).family);
   const rank = (row) => (fails(row[1]) ? -1 : run.byVerdict.get(row[1]).rank);

@@ -16,7 +16,7 @@ function part(group) {
   return parts.get(group.index);
 }
 
-/** A part travels as columns: of cells, and of the rows of all their observations. */
+/** A part is stored as columns: of cells, and of the rows of all their observations. */
 function byCell({ log, cells, rows }) {
   let next = 0;
   const row = () => {
@@ -63,14 +63,14 @@ async function load() {
 }
 
 const size = (ratio) => (ratio === null ? -1 : typeof ratio === 'string' ? Infinity : ratio);
-/** What is new before what drifts, that before what is known; then the worst verdict. */
+/** Sort new before drifting before known cells; then by the worst verdict. */
 const worse = (a, b) => a.finding.concern - b.finding.concern || a.verdict.rank - b.verdict.rank || size(b.ratio) - size(a.ratio);
 
-/** The verdicts in both precisions, where they are not of one kind. */
+/** The verdicts in both precisions, if they differ in kind. */
 const twoMarks = (cell) => (cell.float32 && cell.bf16 && cell.float32.family !== cell.bf16.family ? [cell.float32, cell.bf16] : null);
 const twoWords = (cell) => (twoMarks(cell) ? `${cell.float32.name} in float32, ${cell.bf16.name} in bf16` : '');
 
-/** Several cells in a word: the worst of them, and how many gave that verdict. */
+/** Summarize several cells: the worst verdict, and how many have it. */
 function tally(cells) {
   if (!cells.length) return null;
   let first = cells[0];

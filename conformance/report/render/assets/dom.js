@@ -19,7 +19,7 @@ const el = (tag, attributes, ...children) => fill(document.createElement(tag), a
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const byId = (id) => document.getElementById(id);
 
-/** Three digits, as people write them. Strings stand for what JSON has no number for. */
+/** Format with three digits. Strings stand for numbers that JSON lacks. */
 function number(value) {
   if (value === null || value === undefined) return '–';
   if (typeof value === 'string') return value.replace('-Infinity', '−∞').replace('Infinity', '∞');
@@ -29,7 +29,7 @@ function number(value) {
   return value.toExponential(1);
 }
 
-/** A multiple of the noise floor; never looks equal to a limit that it is not equal to. */
+/** Format a multiple of the noise floor; never show it equal to a limit that it differs from. */
 function times(value) {
   if (value === null || value === undefined) return '';
   const limits = [run.limits.k_med, run.limits.k_max];
@@ -44,7 +44,7 @@ const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count ==
 const mark = (verdict) => el('span', { class: `mark ${verdict.family}`, 'aria-hidden': 'true' }, verdict.symbol);
 const badge = (verdict, words) => el('span', { class: 'badge' }, mark(verdict), words || verdict.name);
 
-/** Text of the run's own, kept from reordering what stands around it. */
+/** Text from the run, isolated so that it cannot reorder the text around it. */
 const own = (text, tag = 'bdi') => el(tag, {}, text);
 
 /** `command` with a button that copies it. */

@@ -1,4 +1,4 @@
-// Which cells are asked for. A set that is empty asks for all.
+// Which cells are selected. An empty set selects all.
 const filter = { finding: new Set(), verdict: new Set(), scenario: new Set(), backend: new Set(), text: '' };
 const FIELDS = ['finding', 'verdict', 'scenario', 'backend'];
 let shown = [];

@@ -23,7 +23,7 @@ function buildKeys() {
   });
 }
 
-/** From a cell to the next problem; from elsewhere to the worst one. */
+/** Go from a cell to the next problem, from elsewhere to the worst one. */
 function stepTo(which) {
   const next = neighbours(run.byId.get(readRoute().cell))[which];
   if (next) location.hash = cellLink(next);

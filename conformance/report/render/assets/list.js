@@ -1,4 +1,4 @@
-// Every cell that is asked for, the worst first: what the matrix sums up, spelled out.
+// Every selected cell, the worst first: the details behind the matrix.
 const PAGE = 50;
 let listed = PAGE;
 
@@ -28,14 +28,14 @@ function buildList() {
   });
 }
 
-/** The problems before and after a cell, the worst first; from what is no problem, to the worst. */
+/** The problems before and after a cell, the worst first; from any other cell, the worst one. */
 function neighbours(cell) {
   const problems = [...shown].sort(worse).filter((each) => each.finding.concern < 2);
   const at = problems.indexOf(cell);
   return { next: problems[at + 1], worse: problems[at - 1] };
 }
 
-/** Buttons that show the rest of a list that the page begins with. */
+/** Buttons that show the rest of a shortened list. */
 function buildMore() {
   for (const button of document.querySelectorAll('[data-shows-more]')) {
     button.addEventListener('click', () => {

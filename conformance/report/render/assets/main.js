@@ -48,7 +48,7 @@ function refresh() {
   showList();
 }
 
-/** A filter was changed by hand: say so in the address without a step in the history. */
+/** Write a changed filter into the address without a history entry. */
 function filtered() {
   refresh();
   history.replaceState(null, '', filterLink() === '#' ? location.pathname + location.search : filterLink());

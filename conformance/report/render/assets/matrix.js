@@ -30,7 +30,7 @@ function buildMatrix() {
   host.addEventListener('mouseleave', () => say(null));
 }
 
-/** As large as lets every column be seen at once, within reason: else the matrix scrolls. */
+/** Make tiles as large as fits all columns, within limits; else the matrix scrolls. */
 function fitTiles() {
   const host = byId('matrix');
   const columns = Number(host.style.getPropertyValue('--backends')) || run.backends.length;
@@ -59,7 +59,7 @@ function buildBlock(row, backend, group) {
   return found.node;
 }
 
-/** Bring the matrix in line with the cells that are asked for. */
+/** Update the matrix to show the selected cells. */
 function showMatrix() {
   const asked = filtering() ? new Set(shown) : null;
   const wanted = (cells) => (asked ? cells.filter((cell) => asked.has(cell)) : cells);
@@ -119,7 +119,7 @@ function showBlock(found, total) {
   if (found.note.textContent !== line) found.note.replaceChildren(el('a', { href: line ? cellLink(total.cell) : null }, own(line)));
 }
 
-/** One line that says what the pointer or the focus is on. */
+/** Describe what the pointer or the focus is on, in one line. */
 function say(tile) {
   const line = byId('reading');
   if (!tile || !tile.tally) {

@@ -1,4 +1,4 @@
-// Inline SVG. Shapes tell what colours tell; every figure has its words in an aria-label.
+// Inline SVG. Shapes repeat what colours show; every figure has an aria-label.
 const WIDTH = 760;
 const LEFT = 56;
 
@@ -144,7 +144,7 @@ function promptMap(lines, pick) {
   const rowsOf = ordered.map((line) => {
     const columns = Math.max(...line.heat.map(([, values]) => values.length));
     return Array.from({ length: columns }, (_, i) => {
-      // A value of one row alone (the logits) belongs to the last token, which it is aligned with.
+      // A value with a single row (the logits) is aligned with the last token, where it belongs.
       const at = line.heat.map(([, values]) => values[i - columns + values.length]).filter((value) => value !== undefined && value !== null);
       return at.reduce((worst, value) => (worst === null || size(value) > size(worst) ? value : worst), null);
     });

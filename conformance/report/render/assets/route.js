@@ -1,4 +1,4 @@
-// The address's fragment says everything that is on view, so a link survives a reload:
+// The address's fragment describes the whole view, so a link survives a reload:
 //   #cell=steering[llama-vllm-pp1-middle]   #model=llama   #verdict=wrong,dropped&q=llama
 const encode = (text) => encodeURIComponent(text).replace(/%5B/g, '[').replace(/%5D/g, ']').replace(/%3A/g, ':').replace(/%2F/g, '/');
 
