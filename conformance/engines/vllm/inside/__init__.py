@@ -1,1 +1,1 @@
-"""Imported by name inside of the processes that vLLM starts."""
+"""Modules imported by name inside the processes that vLLM starts."""

@@ -1,8 +1,8 @@
 """The worker classes for the CPU, imported by name in the engine's processes.
 
-nnsight's own worker accepts vLLM's ``GPUModelRunner`` and nothing else; on the CPU vLLM
-builds a subclass of it. The subclass is given nnsight's behaviour here in the same way as
-nnsight does it: by exchanging the class of the runner once it is built.
+nnsight's own worker accepts only vLLM's ``GPUModelRunner``, and on the CPU vLLM builds a subclass
+of it. The subclass gets nnsight's behaviour in nnsight's own way: by replacing the class of the
+runner after it is built.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from conformance.worker import process_state
 
 
 class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
-    """nnsight's runner over vLLM's CPU runner."""
+    """nnsight's runner on top of vLLM's CPU runner."""
 
     intermediate_tensors: Any
 
@@ -32,8 +32,8 @@ class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # t
         self._allocate_intermediate_tensors()
 
     def _allocate_intermediate_tensors(self) -> None:
-        # Only vLLM's compile warm-up allocates them, and an eager engine has none: the
-        # later stages would die on an assertion at their first step.
+        # Only vLLM's compile warm-up allocates them, and an eager engine has none: without this,
+        # the later stages would fail an assertion at their first step.
         from vllm.distributed.parallel_state import get_pp_group
 
         if get_pp_group().is_first_rank or self.intermediate_tensors is not None:
@@ -46,13 +46,13 @@ class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # t
 
 
 class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
-    """vLLM's CPU worker with nnsight's runner and its RPC methods."""
+    """vLLM's CPU worker with nnsight's runner and RPC methods."""
 
     runner_class: type = CPUTraceRunner
 
     def init_device(self) -> None:
         super().init_device()
-        # It may fail to load after this, and end with nobody left to be asked.
+        # Recorded now: if the load fails later, this process may end before anything can ask it.
         temporary.note_shared(sorted(sessions.shared_files([os.getpid()])))
         if type(self.model_runner) is not CPUModelRunner:
             raise NotImplementedError(
@@ -61,14 +61,13 @@ class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignor
         self.model_runner.__class__ = self.runner_class
         patches.apply(patches.Place.WORKER)
 
-    # The RPC methods touch nothing but `self.model_runner`, so they are taken over as
-    # they are: nnsight's worker cannot be a base class, as it derives from the GPU worker
-    # beside which CPUWorker stands.
+    # The RPC methods only use `self.model_runner`, so they are copied. nnsight's worker cannot be a
+    # base class, since it derives from the GPU worker and CPUWorker does not.
     nnsight_request_count = NNsightGPUWorker.nnsight_request_count
     nnsight_register = NNsightGPUWorker.nnsight_register
     nnsight_clear_registered = NNsightGPUWorker.nnsight_clear_registered
 
     def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
-        """What is left of a block runs when its values are collected."""
+        """Collect a block's values, which runs the rest of the block."""
         with process_state.raising_instead_of_exiting():
             return NNsightGPUWorker.collect_nnsight(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""nnsight's own worker for CUDA with the harness's RPC methods, imported by name in the engine."""
+"""nnsight's own CUDA worker with the harness's RPC methods, imported by name in the engine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from conformance.records import Precision
 
 
 class GPUTraceRunner(WatchedRunner, NNsightGPUModelRunner):  # type: ignore[misc]
-    """nnsight's runner as released, whose hooks are watched."""
+    """nnsight's released runner with watched hooks."""
 
 
 class GPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
-    """As released, plus the harness's own RPC methods."""
+    """nnsight's released worker with the harness's RPC methods."""
 
     def init_device(self) -> None:
-        temporary.name_shared()  # not forked from a process that did
+        temporary.name_shared()  # this process was not forked from one that did so
         super().init_device()
         self.model_runner.__class__ = GPUTraceRunner
         if self.model_config.dtype is torch.float32:
-            # Torch's switches are of this process; the rest came with the environment.
+            # Torch's switches are per process; the other settings came with the environment.
             whole_products(Precision.FLOAT32)
         patches.apply(patches.Place.WORKER)

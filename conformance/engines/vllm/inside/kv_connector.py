@@ -1,4 +1,4 @@
-"""The end of vLLM's extraction of hidden states where there is no GPU, imported by name."""
+"""The last step of vLLM's hidden state extraction on a CPU, imported by name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
 
 
 class Written:
-    """In the place of the CUDA event of a copy under way."""
+    """Replaces the CUDA event of a pending copy; always done."""
 
     def query(self) -> bool:
         return True
 
 
 class WritingConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
-    """vLLM's connector, whose way to the file leads over CUDA streams and pinned memory. This
-    one writes at once; which states of which tokens, when and where, is vLLM's doing.
+    """vLLM's connector without CUDA streams and pinned memory: it writes each file at once. Which
+    states of which tokens are written, when and where, is still vLLM's choice.
     """
 
     def _submit_async_write(self, pending: PendingSave) -> None:
@@ -38,4 +38,4 @@ class WritingConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
         self._req_copy_events[pending.req_id] = Written()
         lock = self._lock_fds.pop(pending.req_id, None)
         if lock is not None:
-            os.close(lock)  # whoever waits for the file may read it
+            os.close(lock)  # readers that wait for the file may continue

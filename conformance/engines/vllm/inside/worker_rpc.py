@@ -1,6 +1,6 @@
-"""What the harness asks of every process of an engine: what it is, and what plain hooks see in it.
+"""RPC methods of the harness in every process of an engine: its identity, and plain hooks.
 
-Asked on every rank, so that no column is taken on trust.
+Every rank answers, so that a column's configuration is verified.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
 from conformance.worker import process_state
 
-#: Types of a cache that can be summed as they are.
+#: Cache dtypes that can be summed directly.
 _SUMMED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
-    """The half-open range of decoder layers this rank built.
+    """Return the half-open range of decoder layers that this rank built.
 
-    vLLM's models note it on the module that holds the layer list; one which does not is
-    answered with the split vLLM would compute.
+    vLLM's models store it on the module that holds the layer list. For a model that does not,
+    return the split that vLLM would compute.
     """
     for module in model.modules():
         start, end = getattr(module, "start_layer", None), getattr(module, "end_layer", None)
@@ -41,7 +41,7 @@ def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
 
 
 def pipeline_place() -> tuple[int, int]:
-    """This process's stage, and how many there are."""
+    """Return this process's stage and the number of stages."""
     from vllm.distributed.parallel_state import get_pp_group
 
     group = get_pp_group()
@@ -49,7 +49,7 @@ def pipeline_place() -> tuple[int, int]:
 
 
 def _served(runner: Any, stages: int) -> str:
-    """Who carries values between stages: "none", nnsight itself ("native") or the "relay"."""
+    """Return what carries values between stages: "none", nnsight ("native") or the "relay"."""
     if stages == 1:
         return "none"
     if getattr(runner, "relay", None) is not None:
@@ -58,7 +58,7 @@ def _served(runner: Any, stages: int) -> str:
 
 
 def identity(worker: Any) -> dict[str, Any]:
-    """Facts about the engine as seen from one rank, in plain values only."""
+    """Return facts about the engine as seen from one rank, as plain values."""
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     runner = worker.model_runner
@@ -92,26 +92,26 @@ def identity(worker: Any) -> dict[str, Any]:
 
 
 def _attention(runner: Any) -> list[str]:
-    """The attention backends of this process's layers, as vLLM names them."""
+    """Return vLLM's names of the attention backends of this process's layers."""
     groups = [group for kind in getattr(runner, "attn_groups", ()) for group in kind]
     return sorted({str(group.backend.get_name()) for group in groups})
 
 
 def clear_caches(runner: Any) -> None:
-    """Put zeros for what is no number in an engine's caches of keys, values and states.
+    """Replace nan and inf with zeros in an engine's caches of keys, values and states.
 
-    What a request leaves in its blocks stays there, and vLLM's attention on a CPU multiplies what
-    is beyond a prompt's end by zero, which is nan where that is nan: a later request that gets such
-    a block would have nan throughout.
+    A request's values stay in its cache blocks. vLLM's attention on a CPU multiplies what lies
+    beyond a prompt's end by zero, which stays nan if it is nan: a later request that gets such a
+    block would become nan throughout.
     """
     for cache in tensors_in(getattr(runner, "kv_caches", ())):
-        # A sum is not finite when one of its terms is not; it is fifty times as fast as isfinite.
+        # A sum with a non-finite term is not finite; this is fifty times as fast as isfinite.
         if cache.dtype in _SUMMED and not math.isfinite(float(cache.sum())):
             cache.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 class IdentityRPC:
-    """Mixed into a worker: says what it is, and whether hooks fire in it."""
+    """Mixed into a worker: reports its identity, and whether hooks fire in it."""
 
     model_runner: Any
 
@@ -120,7 +120,7 @@ class IdentityRPC:
         return identity(self)
 
     def conformance_begin(self) -> None:
-        """Begin a case: from here on steps with a block are counted."""
+        """Begin a case: reset caches and process state, and count steps with a block."""
         runner = self.model_runner
         clear_caches(runner)
         if runner.hooks is None:
@@ -133,13 +133,13 @@ class IdentityRPC:
         process_state.restore()
 
     def conformance_hooks(self) -> dict[str, int]:
-        """The steps with a block since the cell began, and those without a hook."""
+        """Return the steps with a block since the cell began, and those without a hook."""
         taken: dict[str, int] = self.model_runner.hooks.taken()
         return taken
 
 
 class BlockRPC:
-    """Mixed into a worker: a block that asks for the end of the program ends in an error."""
+    """Mixed into a worker: a block that tries to exit the process raises an error instead."""
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         with process_state.raising_instead_of_exiting():
@@ -150,31 +150,31 @@ class BlockRPC:
             return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
 
     def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
-        """What is left of a block runs when its values are collected."""
+        """Collect a block's values, which runs the rest of the block."""
         with process_state.raising_instead_of_exiting():
             return super().collect_nnsight(*args, **kwargs)  # type: ignore[misc]
 
 
 def packed(streams: Streams) -> bytes:
-    """Streams as bytes: the one form of a tensor that comes out of an engine whose core is a
-    process of its own as it went in. A bare one arrives as a list of dtype, shape and buffer.
+    """Return streams as bytes, the only form of a tensor that leaves an engine with a separate core
+    process unchanged. A bare tensor arrives as a list of dtype, shape and buffer.
     """
     return to_bytes({str(index): stream.contiguous() for index, stream in streams.items()})
 
 
 def unpacked(data: bytes) -> Streams:
-    """What was packed, by layer: from safetensors it comes in any order."""
+    """Return packed streams in order of layers; safetensors returns them in any order."""
     by_name = from_bytes(data)
     return {index: by_name[str(index)] for index in sorted(map(int, by_name))}
 
 
 class WatchRPC:
-    """Mixed into a worker: watches the layers that its process holds."""
+    """Mixed into a worker: watches the layers in its process."""
 
     model_runner: Any
 
     def conformance_watch(self, path: str, layout: str) -> None:
-        """Begin. `path` leads to the list of layers."""
+        """Start watching. `path` leads to the list of layers."""
         every = follow(self.model_runner.get_model(), path)
         start, end = identity(self)["layers"]
         layers = {index: every[index] for index in range(start, end)}
@@ -182,6 +182,6 @@ class WatchRPC:
         self._streams = self._watching.__enter__()
 
     def conformance_watched(self) -> bytes:
-        """What was seen since, packed. The hooks are gone."""
+        """Remove the hooks and return what they recorded, packed."""
         self._watching.__exit__(None, None, None)
         return packed(self._streams)
