@@ -1,4 +1,4 @@
-"""Requests that their client aborts while they and others are under way."""
+"""Aborts by the client of requests that are in flight with others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: No abort was tried: the case proves nothing.
+#: The abort came too late, so the case proves nothing.
 NOT_ABORTED = "the request had ended before it could be aborted"
 
 
 @contextmanager
 def aborting(engine: Any, index: int, after: int) -> Iterator[None]:
-    """Abort one request of the next `generate` of a synchronous engine, once it has so many tokens.
+    """Abort one request of a synchronous engine's next `generate`, once it has `after` tokens.
 
-    By vLLM's own `abort_request`, between two steps: `generate` holds its caller until the last
-    request has ended, so that a client can come in nowhere else.
+    It calls vLLM's `abort_request` between two steps: `generate` returns only after the last
+    request, so a client has no other chance to abort.
     """
     step, requests = engine.step, engine.output_processor.request_states
     members: list[str] = []

@@ -1,4 +1,4 @@
-"""A model with an adapter on vLLM: every request names it, as nnsight's `lora_request=` does."""
+"""Models with a LoRA adapter on vLLM: every request names it, as with nnsight's `lora_request=`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from nnsight.modeling.vllm import VLLM
 
 from conformance.engines.building.adapters import adapter_of
 
-#: The highest rank that models.yaml may ask for (`conformance.inputs.usable`).
+#: The highest rank that models.yaml may request (`conformance.inputs.usable`).
 _MOST_RANK = 64
 
-#: vLLM's record of the adapter of this process's model, where it has one.
+#: vLLM's request object for the adapter of this process's model, if it has one.
 _requests: list[Any] = []
 
 
 def asked_for(checkpoint: Path) -> dict[str, Any]:
-    """vLLM's own words for an engine that takes the checkpoint's adapter, where it has one."""
+    """Return vLLM's arguments for an engine that loads the checkpoint's adapter, if any."""
     if adapter_of(checkpoint) is None:
         return {}
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": _MOST_RANK}
 
 
 class AdaptedVLLM(VLLM):  # type: ignore[misc]
-    """nnsight's model, each of whose invokes is given the adapter."""
+    """nnsight's model, passing the adapter to every invoke."""
 
     def _batch(self, invokes: Sequence[tuple[Any, dict[str, Any]]], fn: Any) -> Any:
         named = [(inputs, {**of_a_request(), **how}) for inputs, how in invokes]
@@ -33,8 +33,8 @@ class AdaptedVLLM(VLLM):  # type: ignore[misc]
 
 
 def kind(checkpoint: Path) -> Any:
-    """The class of nnsight's model: its own, or one each of whose invokes has the checkpoint's
-    adapter.
+    """Return the class of nnsight's model, which passes the checkpoint's adapter to every invoke if
+    there is one.
     """
     adapter = adapter_of(checkpoint)
     if adapter is None:
@@ -46,5 +46,5 @@ def kind(checkpoint: Path) -> Any:
 
 
 def of_a_request() -> dict[str, Any]:
-    """The adapter in vLLM's keywords, for a request without a block."""
+    """Return vLLM's keywords that name the adapter, for a request without a block."""
     return {"lora_request": _requests[0]} if _requests else {}

@@ -1,8 +1,8 @@
 """nnsight on vLLM's streaming engine (`VLLM(..., mode="async")`).
 
-A trace's values arrive with the finished output of a stream that the caller consumes. Here it
-is consumed as soon as the block ends, and the values go where a synchronous trace puts them:
-into the variables of the function that holds the block.
+A trace's values arrive with the last output of a stream, which the caller reads. Here it is read as
+soon as the block ends, and the values go where a synchronous trace puts them: into the variables of
+the function that contains the block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from conformance.records import Job
 
 @cache
 def loop() -> asyncio.AbstractEventLoop:
-    """The one loop of this process: the engine's streams belong to it."""
+    """Return the process's only event loop, to which the engine's streams belong."""
     return asyncio.new_event_loop()
 
 
@@ -37,7 +37,7 @@ def wait_for(answer: Awaitable[Any]) -> Any:
 
 
 class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
-    """nnsight's streaming backend, whose stream is read to its end when the block has ended."""
+    """nnsight's streaming backend; reads the stream to its end when the block ends."""
 
     def __call__(self, tracer: Any) -> None:
         super().__call__(tracer)
@@ -48,8 +48,8 @@ class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
 
 
 def gathered(sequences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the block saved by name. Several samples of a prompt ran it once each: then a list of
-    what each saved, as a synchronous trace gives it, unless it is one and the same object.
+    """Return what the block saved, by name. If several samples of a prompt each ran the block, a
+    value is a list of their values, as in a synchronous trace, unless all are the same object.
     """
     by_name: dict[str, list[Any]] = {}
     for saves in sequences:
@@ -66,10 +66,10 @@ async def _last(stream: Any) -> Any:
 
 
 async def _closed(stream: Any, after: int) -> dict[str, Any]:
-    """Close the stream of a trace after so many tokens, as nnsight says that one aborts it.
+    """Close a trace's stream after `after` tokens, which is nnsight's documented way to abort it.
 
-    That frees its block, and the engine goes on to the request's last token: what nnsight reads
-    from is left open. It is closed as well, and that aborts the request in vLLM.
+    That frees its block, but the engine continues to the request's last token, because vLLM's
+    generator stays open. Closing the generator too aborts the request in vLLM.
     """
     outputs = aiter(stream)
     async for output in outputs:
@@ -82,14 +82,14 @@ async def _closed(stream: Any, after: int) -> dict[str, Any]:
     return {}
 
 
-#: Traces whose requests are not consumed yet. Not of `AsyncModel`, which travels with a block.
+#: Submitted, unread traces. Not in `AsyncModel`, which is sent to other processes with a block.
 SENT: list[AsyncVLLMBackend] = []
-#: Which of them are aborted, after how many tokens.
+#: The indices of traces to abort, with the number of tokens after which to do so.
 ABORTED: dict[int, int] = {}
 
 
 class Sent(AsyncVLLMBackend):  # type: ignore[misc]
-    """nnsight's streaming backend, whose stream is read later, beside the others'."""
+    """nnsight's streaming backend; its stream is read later, together with the others'."""
 
     def __call__(self, tracer: Any) -> None:
         super().__call__(tracer)
@@ -97,20 +97,20 @@ class Sent(AsyncVLLMBackend):  # type: ignore[misc]
 
 
 async def saved(stream: Any, after: int | None = None) -> dict[str, Any]:
-    """What a stream's last output brings home by name: nothing, if aborted after so many tokens."""
+    """Return the saves in a stream's last output, by name; empty if aborted at `after` tokens."""
     if after is not None:
         return await _closed(stream, after)
     return gathered((await _last(stream)).nnsight_sequences)
 
 
 async def _all(streams: Sequence[Any]) -> list[Any]:
-    """What every stream brings home, or its error, all read at once."""
+    """Read all streams at once; return each one's saves or error."""
     saves = [saved(stream, ABORTED.get(index)) for index, stream in enumerate(streams)]
     return list(await asyncio.gather(*saves, return_exceptions=True))
 
 
 class AsyncModel(VLLMModel):
-    """`lm` of a scenario on the streaming engine."""
+    """The `lm` object of a scenario on the streaming engine."""
 
     def way(self) -> dict[str, Any]:
         return {"backend": Consumed(self.model)}
@@ -124,7 +124,7 @@ class AsyncModel(VLLMModel):
 
     @contextmanager
     def aborting(self, index: int, after: int) -> Iterator[None]:
-        """By closing the stream of its outputs."""
+        """Abort the request by closing the stream of its outputs."""
         ABORTED[index] = after
         try:
             yield
@@ -141,7 +141,7 @@ class AsyncModel(VLLMModel):
 
 
 async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any]:
-    """The finished outputs of requests without a block, all at the same time."""
+    """Return the finished outputs of requests without a block, all run at once."""
     with_adapter = adapted.of_a_request()
     streams = [engine.generate(prompt, asked, str(uuid4()), **with_adapter) for prompt in prompts]
     return list(await asyncio.gather(*(_last(stream) for stream in streams)))

@@ -1,7 +1,7 @@
-"""What vLLM and nnsight need on a machine without a GPU.
+"""Preparation of vLLM and nnsight on a machine without a GPU.
 
-These functions run in the client process, before ``nnsight.modeling.vllm.VLLM(...)``.
-Importing this module imports neither vLLM nor torch, so the environment can be set first.
+These functions run in the client process, before ``nnsight.modeling.vllm.VLLM(...)``. Importing
+this module imports neither vLLM nor torch, so the environment can be set first.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from conformance.engines import set_environment
 from conformance.engines.vllm import core_process, patches
 from conformance.engines.vllm.patches import Place
 
-#: The worker class to name as ``VLLM._WORKER_CLS`` when stages need no relay.
+#: The worker class to name as ``VLLM._WORKER_CLS`` if stages need no relay.
 WORKER = "conformance.engines.vllm.inside.cpu_worker.CPUTraceWorker"
 
-#: Plenty for tiny models. Without an explicit size vLLM takes 92 % of the memory.
+#: Enough for tiny models. Without an explicit size vLLM takes 92 % of the memory.
 KV_CACHE_BYTES = 64 * 1024 * 1024
 
-#: What vLLM and nnsight import no sooner than an engine is opened, some two hundred modules with
-#: what these import: up to a second in every worker whose zygote has not.
+#: Modules that vLLM and nnsight import only when an engine is opened, some two hundred with their
+#: own imports. They take up to a second in every worker whose zygote has not imported them.
 OPENING = (
     "nnsight.intervention.errors",
     "nnsight.modeling.vllm.engines.engine",
@@ -41,7 +41,7 @@ OPENING = (
 
 
 def import_everything() -> None:
-    """Import what an engine needs, once, in a process that will fork engines or workers."""
+    """Import what an engine needs, in a process that will fork engines or workers."""
     import nnsight.modeling.vllm
     import nnsight.modeling.vllm.model_runners.GPUModelRunner  # noqa: F401
     import transformers  # noqa: F401
@@ -51,11 +51,11 @@ def import_everything() -> None:
 
 
 def prepare(*, fork: bool = False) -> None:
-    """Everything the client process needs before it builds an engine.
+    """Prepare the client process to build an engine.
 
-    With ``fork`` the engine core stays in this process and stages are forked from it, which
-    is quick and good for short-lived engines in a child that does nothing else. Without it
-    vLLM starts its processes afresh, as a user's script would.
+    With ``fork`` the engine core stays in this process and stages are forked from it. That is fast,
+    and suits short-lived engines in a child process that does nothing else. Without it, vLLM starts
+    new processes, as for a user's script.
     """
     set_environment()
     if fork:
@@ -66,14 +66,14 @@ def prepare(*, fork: bool = False) -> None:
 
 
 def worker_class(pipeline: int, *, relay: bool = True) -> str:
-    """The worker's qualified name for an engine of ``pipeline`` stages."""
+    """Return the qualified name of the worker class for an engine of ``pipeline`` stages."""
     if pipeline > 1 and relay:
         return "conformance.engines.vllm.relay.cpu.RelayCPUWorker"
     return WORKER
 
 
 def close(model: Any) -> None:
-    """Shut the engine of an ``nnsight`` VLLM model down and wait for its processes."""
+    """Shut down the engine of an ``nnsight`` VLLM model and wait for its processes."""
     entry = model.vllm_entrypoint
     if entry is None:
         return
@@ -90,12 +90,12 @@ def close(model: Any) -> None:
 def _end(executor: Any) -> None:
     """End the stages of an engine whose core is in this process, which is about to end as well.
 
-    vLLM's own way is for one that goes on: it looks through all that was ever imported for what
-    can be given back, a second for each process.
+    vLLM's own shutdown is meant for processes that continue: it searches all imported modules for
+    objects to release, which takes a second per process.
     """
     stages = [worker.proc for worker in getattr(executor, "workers", ())]
     if stages:
-        executor.shutting_down = True  # or its monitor takes their end for an accident
+        executor.shutting_down = True  # otherwise its monitor reports their exit as a crash
         for stage in stages:
             stage.kill()
         for stage in stages:

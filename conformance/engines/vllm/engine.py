@@ -1,4 +1,4 @@
-"""nnsight on vLLM, eager: on CUDA where there is one, else on the CPU."""
+"""The engine that runs nnsight on vLLM, eager: on CUDA if available, else on the CPU."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ from conformance.inputs import usable
 from conformance.records import Backend, Case, Group, Job, Precision, Status
 from conformance.scenario import Scenario
 
-#: Room for the longest prompt and generation of any scenario, in tokens.
+#: The longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256
 
-#: Requests that a step computes at once.
+#: The most requests in a step.
 AT_ONCE = 8
 
-#: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
-#: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
+#: The share of GPU memory that must be free at start. vLLM reserves no share, since the cache size
+#: is given, but its default of 0.92 would fail on a GPU shared by several engines.
 MEMORY_SHARE = 0.05
 
 
 class VLLMModel(TracedModel):
-    """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
+    """The `lm` object of a scenario on vLLM. It is sent to the engine's processes with a block."""
 
     def trace(
         self,
@@ -82,8 +82,8 @@ class VLLMModel(TracedModel):
         top_k: int = 0,
         draws: int = 1,
     ) -> Any:
-        """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        a temperature. What the engine extracts it was asked for when it was opened.
+        """Return nnsight's tracer of a generation of `steps` tokens: greedy or, with a seed,
+        sampled. What the engine extracts was configured when it was opened.
         """
         progress.trace_begins()
         how: dict[str, Any] = {"temperature": 0.0}
@@ -101,16 +101,16 @@ class VLLMModel(TracedModel):
         return aborts.aborting(self.model.vllm_entrypoint.llm_engine, index, after)
 
     def way(self) -> dict[str, Any]:
-        """How a trace gets to the engine, in nnsight's keywords, and its values back."""
+        """Return nnsight's keywords for sending a trace to the engine and returning its values."""
         return {}
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
-        """What every process of the engine answers to this method of its worker."""
+        """Call this worker method in every process of the engine, and return the results."""
         answers: list[Any] = self.model.vllm_entrypoint.llm_engine.collective_rpc(method, args=args)
         return answers
 
     def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
-        """vLLM's outputs for prompts without a block, all in one batch."""
+        """Return vLLM's outputs for prompts without a block, all in one batch."""
         with trace_scope():
             outputs = self.model.vllm_entrypoint.generate(
                 list(prompts), asked, use_tqdm=False, **adapted.of_a_request()
@@ -119,7 +119,7 @@ class VLLMModel(TracedModel):
 
     @property
     def logits(self) -> Tensor:
-        """[vocabulary]: the last token's, this step."""
+        """The logits [vocabulary] of the last token in this step."""
         logits: Tensor = self.model.logits[-1].clone()
         return logits
 
@@ -131,36 +131,36 @@ class VLLMModel(TracedModel):
 
     @property
     def token(self) -> Tensor:
-        """int64 [1]: the id sampled in this step."""
+        """The id sampled in this step, int64 [1]."""
         ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
         return ids
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """[1, vocabulary] and int64 [1]: every draw runs the block for itself."""
+        """The logits [1, vocabulary] and id, int64 [1], of one draw: each draw runs the block."""
         return self.logits[None], self.token
 
     def force(self, token: int) -> None:
-        """Let the generation go on with this id."""
+        """Make the generation continue with this id."""
         self.model.samples = torch.full_like(self.model.samples, token)
 
     def edit(self) -> Any:
-        """nnsight's tracer of a block that acts in every request from now on."""
+        """Return nnsight's tracer of a block that runs in every later request."""
         return self.model.edit()
 
     @staticmethod
     def generated(result: Any, steps: int) -> list[Tensor]:
-        """int64 [1] a step: the ids in `tracer.result`."""
+        """Return the generated ids in `tracer.result`, int64 [1] for each step."""
         return [torch.tensor([token]) for token in result.outputs[0].token_ids[:steps]]
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
-        """[tokens, width] after each of these layers, as the engine itself handed it out in the
-        request with this `tracer.result`.
+        """Return the stream [tokens, width] after each of these layers, as the engine itself
+        returned it in the request with this `tracer.result`.
         """
         return hidden_states.given(self.model.vllm_entrypoint, result, layers)
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
-        """What vLLM generates by itself: no trace, all prompts in one batch."""
+        """Return what vLLM generates without a trace, all prompts in one batch."""
         outputs = self.submit(prompts, asked_alone(steps))
         return [own_words(one.outputs[0]) for one in outputs]
 
@@ -174,15 +174,15 @@ class VLLMModel(TracedModel):
         seed: int | None = None,
         processed: bool = False,
     ) -> LogProbabilities:
-        """What vLLM itself says of a prompt and its continuation. Whether temperature counts the
-        engine was asked when it was opened.
+        """Return vLLM's own log-probabilities of a prompt and its continuation. Whether they are
+        taken after temperature was configured when the engine was opened.
         """
         asked = asked_for_logprobs(steps, top, temperature, seed)
         [output] = self.submit([prompt], asked)
         return own_logprobs(output, top)
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
-        """The stream after every layer without a trace, one prompt after the other."""
+        """Return the stream after every layer without a trace, one prompt at a time."""
         return [{"stream": self._computed(prompt)} for prompt in prompts]
 
     def _computed(self, prompt: str) -> Streams:
@@ -193,7 +193,7 @@ class VLLMModel(TracedModel):
 
 
 def worker_class(backend: Backend) -> str:
-    """The qualified name of the worker that vLLM builds in each of its processes."""
+    """Return the qualified name of the worker class that vLLM builds in each of its processes."""
     relay = relay_needed(backend.pipeline, backend.transport)
     if not torch.cuda.is_available():
         return cpu.worker_class(backend.pipeline, relay=relay)
@@ -203,7 +203,7 @@ def worker_class(backend: Backend) -> str:
 
 
 def load(job: Job, mode: str = "sync") -> Any:
-    """nnsight's VLLM over the checkpoint, in one of its modes. Raises Refused in vLLM's words."""
+    """Load nnsight's VLLM in one of its modes. Raises Refused with vLLM's message."""
     backend = job.backend
     patches.apply(Place.CLIENT)
     if mode == "async":
@@ -233,8 +233,8 @@ def load(job: Job, mode: str = "sync") -> Any:
 
 
 def room_for(job: Job) -> dict[str, int]:
-    """What an engine has room for where its cases ask for nothing else. vLLM does not start with a
-    cache that is too small for one prompt of the longest, and interrupts what it has no room for.
+    """Return the context length and cache size for cases that configure none. vLLM does not start
+    if the cache cannot hold one longest prompt, and preempts requests that do not fit.
     """
     config = usable.of_text(loose_json.mapping(job.checkpoint / "config.json"))
     tokens = AT_ONCE * int(job.settings.get("length", MAX_LENGTH))
@@ -243,7 +243,7 @@ def room_for(job: Job) -> dict[str, int]:
 
 
 def asked_for(job: Job) -> dict[str, Any]:
-    """vLLM's own words for what a scenario asks of the engine."""
+    """Return vLLM's arguments for what a scenario configures of the engine."""
     settings = job.settings
     words = {
         "prefix_cache": "enable_prefix_caching",
@@ -265,10 +265,10 @@ def asked_for(job: Job) -> dict[str, Any]:
 
 
 class VLLMEngine:
-    """vLLM's `LLM`; other ways to it derive from this one."""
+    """The engine on vLLM's `LLM`; other front ends derive from it."""
 
     kind: type[VLLMModel] = VLLMModel
-    #: How the streams of several prompts are observed at once.
+    #: Reads the streams of several prompts at once.
     at_once = staticmethod(beside.in_one_trace)
 
     def __init__(self, job: Job) -> None:
@@ -277,7 +277,7 @@ class VLLMEngine:
         self.ranks = self._traced(Layers(self.model, "", 0, "", TracedLayer)).rpc(
             "conformance_identity"
         )
-        computing = [rank.pop("pid") for rank in self.ranks]  # another in each load
+        computing = [rank.pop("pid") for rank in self.ranks]  # differs in each load
         count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
@@ -303,11 +303,11 @@ class VLLMEngine:
         self.hooks = 0
 
     def load(self) -> Any:
-        """nnsight's model, with an engine behind it."""
+        """Return nnsight's model with an engine behind it."""
         return load(self.job)
 
     def front(self) -> str:
-        """What takes the requests, as it names itself."""
+        """Return the name of the front end that takes the requests."""
         return type(self.model.vllm_entrypoint).__name__
 
     def _traced(self, layers: Layers) -> VLLMModel:
@@ -315,11 +315,11 @@ class VLLMEngine:
         return self.kind(self.model, layers, probe, self.job.precision)
 
     def _outputs(self, count: int) -> list[Any]:
-        """The raw outputs of every layer on the probe prompt."""
+        """Return every layer's raw output on the probe prompt."""
         layers = Layers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
         with self._traced(layers).trace(PROBE):
-            # Copies: the buffers that they lie in are overwritten later.
+            # Copies: their buffers are overwritten later.
             outputs = [map_tensors(layers[at].envoy.output, Tensor.clone) for at in range(count)]
             outputs = save(outputs)
         return list(outputs)
@@ -329,19 +329,19 @@ class VLLMEngine:
         return self.fresh
 
     def unchanged(self) -> bool:
-        """Return whether the engine computes of the probe prompt what it did when it was loaded.
+        """Return whether the engine computes the same on the probe prompt as when it was loaded.
 
-        Not looked at where no trace runs, and where the prompt may be in the prefix cache.
+        Returns True untested if no trace runs or if the prompt may be in the prefix cache.
         """
         if self.obstacle or self.ranks[0]["prefix_caching"]:
             return True
-        self.lm.rpc("conformance_begin")  # no block's nan is left in the caches
+        self.lm.rpc("conformance_begin")  # replaces nan that a block left in the caches
         exact = self.ranks[0]["device"] == "cpu" or self.repeats
         return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=exact)
 
     def _repeats(self, count: int) -> bool:
-        """Does a trace give the same bits again? Asked of a GPU alone: a CPU's are the same in
-        batches of any size.
+        """Return whether a trace on a GPU is bitwise reproducible. False on a CPU, where results
+        are the same in batches of any size.
         """
         if self.obstacle or self.ranks[0]["device"] == "cpu":
             return False
@@ -349,8 +349,9 @@ class VLLMEngine:
         return here and repeats(lambda: self._outputs(count))
 
     def _kept_beside(self) -> bool:
-        """Does a prompt have the same bits beside others as alone? Not asked where nothing is read,
-        where bits do not come again, or where a case's settings may leave too little room.
+        """Return whether batching leaves a prompt's bits unchanged. False, unmeasured, if nothing
+        can be read, the engine is not bitwise reproducible, or a case's settings may leave too
+        little memory.
         """
         exact = self.ranks[0]["device"] == "cpu" or self.repeats
         if self.obstacle or self.job.settings or not exact:
@@ -358,7 +359,7 @@ class VLLMEngine:
         return beside.kept_beside(partial(type(self).at_once, self.lm))
 
     def group(self) -> Group:
-        # Equal on every rank, or the engine is not what it says: keep what differs.
+        # Report only values that are equal on every rank; others would misrepresent the engine.
         common = {
             key: value
             for key, value in self.ranks[0].items()
@@ -384,7 +385,7 @@ class VLLMEngine:
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        # An engine that refuses float32 computes nothing in it by itself either.
+        # An engine that refuses float32 cannot compute in it without nnsight either.
         error = self.obstacle.error if self.obstacle else None
         if isinstance(error, Refused) and self.job.precision is Precision.FLOAT32:
             raise error
@@ -395,7 +396,7 @@ class VLLMEngine:
             raise refused(error) or error from error
 
     def with_hooks(self, run: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """What `run` observes. Raises HooksSkippedError where the engine went around the hooks."""
+        """Return what `run` observes. Raises HooksSkippedError if the engine bypassed the hooks."""
         self.lm.rpc("conformance_begin")
         observed = run()
         self.hooks = proven(self.lm.rpc("conformance_hooks"))

@@ -1,7 +1,7 @@
-"""vLLM's own extraction of hidden states: how an engine is asked for it, and what it gave.
+"""vLLM's own extraction of hidden states: its configuration, and reading its files.
 
-A speculative method that speculates nothing hands the states after the layers that it is told
-to a connector, which writes one file a request, once the request is over.
+A speculative method that speculates nothing passes the states after the chosen layers to a
+connector, which writes one file per request when the request ends.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from conformance.engines import Refused
 from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.records import Job
 
-#: Where `WritingConnector` is; a script that holds all in one file is in no package.
+#: The package of `WritingConnector`; a script that holds everything in one file is in no package.
 _WRITING = f"{__package__}.inside.kv_connector" if __package__ else __name__
 _PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 
 
 def place(job: Job) -> Path:
-    """Where the files of this job's requests are, until its engine is closed."""
+    """Return the folder of this job's extracted states, which exists until its engine is closed."""
     return job.folder / "extracted"
 
 
 def asked(folder: Path, layers: int) -> dict[str, Any]:
-    """vLLM's arguments for the states after each of so many layers, in files of this folder.
+    """Return vLLM's arguments that extract the states after each of `layers` layers into `folder`.
 
-    Raises Refused where the installed vLLM has nothing of the kind.
+    Raises Refused if the installed vLLM cannot extract hidden states.
     """
     _theirs()
     draft = {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(range(1, layers + 1))}}
@@ -54,7 +54,7 @@ def asked(folder: Path, layers: int) -> dict[str, Any]:
 
 
 def given(entrypoint: Any, output: Any, layers: Sequence[int]) -> dict[int, Tensor]:
-    """[tokens, width] after each of these layers, of the prompt that this output is of."""
+    """Return the prompt's states [tokens, width] after each of these layers, for this output."""
     _run_on(entrypoint)
     path = output.kv_transfer_params["hidden_states_path"]
     states = _theirs().load_hidden_states(path)["hidden_states"]
@@ -62,8 +62,8 @@ def given(entrypoint: Any, output: Any, layers: Sequence[int]) -> dict[int, Tens
 
 
 def _run_on(entrypoint: Any) -> None:
-    """An engine in this process runs only when it is told to, and the step after a request's
-    last one is that in which its file is written.
+    """Run the remaining steps of an engine in this process, which only runs when called. A
+    request's file is written in the step after its last one.
     """
     engine = getattr(entrypoint, "llm_engine", None)
     core = getattr(getattr(engine, "engine_core", None), "engine_core", None)

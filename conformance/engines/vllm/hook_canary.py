@@ -1,8 +1,8 @@
-"""Whether the layers' hooks fired in each step in which a block was under way.
+"""Checks that the layers' hooks fired in each step with a block.
 
-An engine that goes around the hooks, a replayed graph or a compiled forward for one, still
-answers: a block that reads nothing but logits would be right by accident, and prove nothing of
-the hooks. So each step with a block is held against what nnsight counted of this process's layers.
+An engine that bypasses the hooks, for example with a replayed graph or a compiled forward, still
+answers. A block that reads only logits would be right by accident and prove nothing about the
+hooks. Therefore each step with a block is compared with nnsight's counts for this process's layers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from conformance.engines.tree import follow, layer_path
 
 
 class HooksSkippedError(Exception):
-    """A step with a block ran without a hook of the layers: what it did not read proves nothing."""
+    """A step with a block ran without any hook of the layers, so its result proves nothing."""
 
 
 @dataclass
 class Hooks:
-    """Of one process: the locations that every forward passes, and the steps with a block."""
+    """One process's locations that every forward passes, and its counts of steps with a block."""
 
     locations: tuple[str, ...]
     counted: int = 0
@@ -30,25 +30,25 @@ class Hooks:
     silent: int = 0
 
     def visits(self, counts: Mapping[str, int]) -> int:
-        """How often one of the locations was passed so far."""
+        """Return how many times the locations have been passed."""
         return sum(counts.get(location, 0) for location in self.locations)
 
     def note(self, before: int, counts: Mapping[str, int]) -> None:
-        """A step with a block is over; `before` is what was counted when it began."""
+        """Count a step with a block; `before` is the number of visits when it began."""
         self.steps += 1
         self.silent += self.visits(counts) <= before
 
     def taken(self) -> dict[str, int]:
-        """The steps since this was asked last."""
+        """Return the counts of steps since the last call, and reset them."""
         counts = {"steps": self.steps, "silent": self.silent}
         self.steps = self.silent = 0
         return counts
 
 
 def output_locations(model: Any, start: int, end: int, total: int) -> tuple[str, ...]:
-    """What nnsight calls the outputs of the whole model and of these of its layers.
+    """Return nnsight's names of the outputs of the whole model and of layers `start` to `end`.
 
-    A block may skip the model whole; its own output is then passed all the same.
+    A block may skip the whole model, which still passes the model's own output.
     """
     layers = follow(model, layer_path(model, total))
     modules = [model, *(layers[index] for index in range(start, end))]
@@ -57,13 +57,13 @@ def output_locations(model: Any, start: int, end: int, total: int) -> tuple[str,
 
 
 class WatchedRunner:
-    """Mixed into nnsight's runner, before it: counts steps with a block, and those unhooked."""
+    """Mixed into nnsight's runner, ahead of it: counts steps with a block and without hooks."""
 
     nnsight_model: Any
     hooks: Hooks | None = None
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """One step."""
+        """Run one step, and count it if it has a block."""
         interleaver = self.nnsight_model.interleaver
         hooks = self.hooks
         before = 0 if hooks is None else hooks.visits(interleaver.counts)
@@ -74,9 +74,9 @@ class WatchedRunner:
 
 
 def proven(answers: Sequence[Mapping[str, int]]) -> int:
-    """The steps in which a block was under way and hooks fired, on the process with the fewest.
+    """Return the number of steps with a block, on the process with the fewest.
 
-    Raises HooksSkippedError where they did not fire in one of these steps.
+    Raises HooksSkippedError if no hook fired in one of these steps.
     """
     for rank, answer in enumerate(answers):
         if answer["silent"]:

@@ -1,8 +1,8 @@
-"""Everything that is exchanged inside torch, nnsight and vLLM: one list, applied by one function.
+"""All monkey patches of torch, nnsight and vLLM: one list, applied by one function.
 
-What breaks on an upgrade of one of them is looked for here first. Classes of objects that an
-engine has built (its runner, its interleaver) are exchanged where that is done; this list is of
-the attributes of other packages' modules and classes.
+Look here first if an upgrade of one of them breaks something. Classes of built objects (an engine's
+runner, its interleaver) are replaced where the object is used. This list covers attributes of other
+packages' modules and classes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from packaging.version import InvalidVersion, Version
 
 logger = logging.getLogger(__name__)
 
-#: Milliseconds after which a process that waits for a message looks for it unasked: of those that
-#: tell of messages some get lost.
+#: Milliseconds after which a process that waits for a message polls for it, since some of the
+#: notifications get lost.
 _UNASKED = 1
 
-#: Seconds between two looks at whether a streaming engine's own process is still there.
+#: Seconds between two checks that a streaming engine's process still runs.
 LOOK = 0.5
 
 
@@ -53,11 +53,11 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Patch:
-    """One attribute of another package and what takes its place.
+    """One attribute of another package and its replacement.
 
-    `target` is `module:attribute`, with dots where the attribute is a class's. `replacement`
-    is called with what was there, and with what `apply` was given. `versions` are those of the
-    package at the target's beginning for which the reason holds, as in a requirement.
+    `target` is `module:attribute`, with dots if the attribute belongs to a class. `replacement` is
+    called with the original and the arguments of `apply`. `versions` is a version specifier of the
+    target's package: the versions for which the reason holds.
     """
 
     target: str
@@ -68,7 +68,7 @@ class Patch:
 
     @property
     def meant(self) -> bool:
-        """Whether the installed version is one of these. One that has no number counts."""
+        """Whether the patch applies to the installed version. A version without a number counts."""
         package = importlib.import_module(self.target.partition(":")[0].partition(".")[0])
         try:
             version = Version(package.__version__)
@@ -78,7 +78,7 @@ class Patch:
 
 
 def _idle(_: Any) -> Any:
-    """A function of its own for each target: dynamo tells vLLM's two apart by identity."""
+    """Return a new function each time: dynamo distinguishes vLLM's two targets by identity."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -125,7 +125,7 @@ def _woken(original: Any) -> Any:
 def _forgetting(original: Any) -> Any:
     def restore(block: Any, state: Any) -> None:
         original(block, state)
-        # The name that it is registered by, which another may have once this one is gone.
+        # The name is registered with the block's id, which another block may get after this one.
         name = f"<edit-{id(block)}>"
         weakref.finalize(block, linecache.cache.pop, name, None).atexit = False
 
@@ -144,7 +144,7 @@ def _uncompiled(compiled: Any) -> Any:
 
 
 async def unless_dead(engine: Any, answer: Awaitable[Any]) -> Any:
-    """What an engine's workers answer; raises vLLM's EngineDeadError when its process has ended."""
+    """Return the workers' answer; raise vLLM's EngineDeadError if the engine's process ended."""
     waiting = asyncio.ensure_future(answer)
     while not waiting.done():
         await asyncio.wait({waiting}, timeout=LOOK)
@@ -172,13 +172,13 @@ def _told_of_the_end(original: Any) -> Any:
     return add_request
 
 
-#: A loop keeps no task alive by itself.
+#: References to the tasks, since a loop keeps none alive.
 _WATCHING: set[asyncio.Future[None]] = set()
 
 
 async def tell_of_the_end(engine: Any, collector: Callable[[], Any]) -> None:
-    """Put vLLM's EngineDeadError to what a request waits for, once the engine's process has ended;
-    until nobody has that any more.
+    """Deliver vLLM's EngineDeadError to a request's output collector once the engine's process has
+    ended. Returns when the collector no longer exists.
     """
     while (waited_for := collector()) is not None:
         if engine.errored:
@@ -398,12 +398,12 @@ PATCHES = (
 )
 
 
-#: Target → what was there before anything was exchanged.
+#: Target → the attribute before any patch.
 _ORIGINALS: dict[str, Any] = {}
 
 
 def apply(place: Place, **given: Any) -> None:
-    """Put all that belongs to a place there, made of what `given` says; twice is once."""
+    """Apply all patches of a place, built with the arguments `given`; idempotent."""
     for patch, owner, name in _targets(place):
         original = _ORIGINALS.setdefault(patch.target, getattr(owner, name))
         setattr(owner, name, patch.replacement(original, **given))
@@ -411,7 +411,7 @@ def apply(place: Place, **given: Any) -> None:
 
 @contextmanager
 def applied(place: Place, **given: Any) -> Iterator[None]:
-    """The same, for as long as the block lasts."""
+    """Apply all patches of a place inside the with block."""
     with ExitStack() as stack:
         for patch, owner, name in _targets(place):
             replacement = patch.replacement(getattr(owner, name), **given)
@@ -420,9 +420,9 @@ def applied(place: Place, **given: Any) -> Iterator[None]:
 
 
 def _targets(place: Place) -> Iterator[tuple[Patch, Any, str]]:
-    """Each patch of a place, what has its target, and the name of the attribute.
+    """Yield each patch of a place, the object that has its target, and the attribute's name.
 
-    What the installed version does not have is left out, and the log says so.
+    Targets that the installed version lacks are skipped with a warning.
     """
     for patch in PATCHES:
         if patch.place is not place or not patch.meant:

@@ -1,4 +1,4 @@
-"""What a zygote for the vLLM engines imports before it forks workers."""
+"""The imports of a zygote for the vLLM engines, done before it forks workers."""
 
 # ruff: noqa: E402, F401 - imported for their effect, after vLLM's settings
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from conformance.engines import set_environment
 from conformance.engines.vllm import cpu, patches
 
-# Before vLLM, which reads its environment when it is imported.
+# Before vLLM, which reads its environment when imported.
 set_environment()
 cpu.import_everything()
 

@@ -1,4 +1,4 @@
-"""What vLLM samples greedily, with every log-probability: asking for it, and reading it."""
+"""Sampling parameters for requests with log-probabilities, and reading their outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.engines.lm import LogProbabilities
 
 
 def asked_alone(steps: int, **more: Any) -> Any:
-    """What vLLM is asked for where there is no trace: so many tokens, and every log-probability."""
+    """Return greedy parameters for requests without a trace, with every log-probability."""
     from vllm import SamplingParams
 
     return SamplingParams(
@@ -26,7 +26,7 @@ def asked_alone(steps: int, **more: Any) -> Any:
 
 
 def own_words(output: Any) -> dict[str, list[Tensor]]:
-    """One request's tokens and log-probabilities, float32 [vocabulary] a step."""
+    """Return a request's tokens and log-probabilities, float32 [vocabulary] for each step."""
     flat = output.logprobs
     logits = []
     for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
@@ -39,8 +39,8 @@ def own_words(output: Any) -> dict[str, list[Tensor]]:
 
 
 def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | None) -> Any:
-    """What vLLM is asked for where the log-probabilities of a prompt and of so many tokens count,
-    and those of the `top` likeliest besides.
+    """Return sampling parameters that request the log-probabilities of a prompt, of `steps`
+    generated tokens, and of the `top` likeliest tokens.
     """
     from vllm import SamplingParams
 
@@ -56,7 +56,7 @@ def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | Non
 
 
 def own_logprobs(output: Any, top: int) -> LogProbabilities:
-    """What one request was answered. The first token of a prompt follows from nothing."""
+    """Return one request's log-probabilities. A prompt's first token has none."""
     ids = output.prompt_token_ids[1:]
     pairs = zip(ids, output.prompt_logprobs[1:], strict=True)
     prompt = [step[token].logprob for token, step in pairs]

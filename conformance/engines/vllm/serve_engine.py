@@ -1,8 +1,8 @@
-"""nnsight-serve over HTTP on the loopback: the client has no weights, the server no scenario.
+"""nnsight-serve over HTTP on the loopback: a client without weights, a server without scenarios.
 
-The server is a process of the worker's own. It runs nnsight's application as nnsight-serve
-does, with one more address, by which it can be asked what it is and what it does without nnsight.
-Nobody but the worker is served (see `serve_guard`).
+The server is a child process of the worker. It runs nnsight's application as nnsight-serve does,
+with one more route for the harness's RPC methods and for generating without nnsight. Only the
+worker is served (see `serve_guard`).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from conformance.engines.vllm.serve_guard import (
 )
 from conformance.records import Job
 
-#: A request waits for the engine's load, then for a trace: seconds.
+#: Seconds that a request waits for the engine's load, and then for a trace.
 PATIENCE = 600.0
-#: Seconds that the server has to end after it was told to.
+#: Seconds that the server has to end after the signal.
 FAREWELL = 10.0
 
 
 def serve(job: Job, listener: socket.socket, secret: str) -> None:
-    """The server's process: load the engine, then answer on this socket until ended."""
+    """Load the engine in the server's process, then serve this socket until terminated."""
     model = load(job, mode="async")
     nnsight_serve.set_model(model)
     nnsight_serve.app.post("/conformance/{method}")(_ask)
     app = Guarded(nnsight_serve.app, secret, listener.getsockname()[1])
     config = uvicorn.Config(app, log_level="warning", access_log=False)
-    # uvicorn raises the signal that ended it once more: it would end the process before the
-    # engine's own, which holds what the worker waits on.
+    # uvicorn raises the signal that ended it again. That would end this process before the engine's
+    # own process, which holds what the worker waits for.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         uvicorn.Server(config).run(sockets=[listener])
@@ -65,33 +65,33 @@ def serve(job: Job, listener: socket.socket, secret: str) -> None:
 
 
 async def _ask(method: str, request: Request) -> Response:
-    """Run a method of the workers, or `generate` without a block; both ways pickled. What that
-    raises is answered in words.
+    """Call a method of the workers, or `generate` without a block; arguments and answer are
+    pickled. An exception is returned as text.
     """
-    args = pickle.loads(await request.body())  # noqa: S301 - only the holder of the secret
+    args = pickle.loads(await request.body())  # noqa: S301 - only for the holder of the secret
     engine = nnsight_serve._ready().vllm_entrypoint
     try:
         if method == "generate":
             answer = await generated(engine, *args)
         else:
             answer = await engine.collective_rpc(method, args=args)
-    except Exception as error:  # noqa: BLE001 - whatever the engine raises is the worker's to tell
+    except Exception as error:  # noqa: BLE001 - the worker raises any error again
         return Response(f"{type(error).__name__}: {error}", 500, media_type="text/plain")
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
 
 
-#: Answers to traces that were sent. Not of `ServedModel`, which travels with a block.
+#: Pending answers. Not in `ServedModel`, which is sent to other processes with a block.
 SENT: list[Future[dict[str, Any]]] = []
-#: Which of the traces that are sent lose their client.
+#: The indices of the traces whose client disconnects.
 HANGING_UP: set[int] = set()
-#: Seconds after which it is gone: it learns nothing of the tokens before the last one.
+#: Seconds until it disconnects; it receives nothing before the last token.
 HANG_UP = 0.3
 
 
 class Sent(LocalServeBackend):  # type: ignore[misc]
-    """nnsight's client, which waits for the answer in a thread of its own."""
+    """nnsight's client, waiting for the answer in a separate thread."""
 
-    #: As many clients as the engine has seats.
+    #: As many clients as the engine takes requests in a step.
     clients = ThreadPoolExecutor(max_workers=8)
 
     def __call__(self, tracer: Any) -> None:
@@ -99,7 +99,7 @@ class Sent(LocalServeBackend):  # type: ignore[misc]
         SENT.append(self.clients.submit(send, RequestModel.serialize(tracer, compress=False)))
 
     def _hang_up(self, blob: bytes) -> dict[str, Any]:
-        """Send the trace, and close the connection before its answer comes."""
+        """Send the trace, and close the connection before the answer arrives."""
         try:
             httpx.post(
                 f"{self.host}/v1/nnsight/generate",
@@ -113,10 +113,10 @@ class Sent(LocalServeBackend):  # type: ignore[misc]
 
 
 class ServedModel(VLLMModel):
-    """`lm` of a scenario whose traces go to a server."""
+    """The `lm` object of a scenario whose traces go to a server."""
 
-    #: Where it is, and what opens it; class attributes, so that a block that is sent does not
-    #: carry them.
+    #: The server's address and secret; class attributes, so that a serialized block does not
+    #: contain them.
     url = ""
     secret = ""
 
@@ -133,8 +133,8 @@ class ServedModel(VLLMModel):
 
     @contextmanager
     def aborting(self, index: int, after: int) -> Iterator[None]:
-        """By closing the client's connection. nnsight says in its source that "stock uvicorn does
-        not cancel a handler on client disconnect": the request goes on beside what comes later.
+        """Abort by closing the client's connection. nnsight's source says "stock uvicorn does not
+        cancel a handler on client disconnect": the request continues alongside later ones.
         """
         HANGING_UP.add(index)
         try:
@@ -168,7 +168,7 @@ class ServedEngine(VLLMEngine):
     at_once = staticmethod(beside.from_clients)
 
     def load(self) -> Any:
-        """The server, and a client's model without weights."""
+        """Start the server, and return a client's model without weights."""
         from nnsight.modeling.vllm import VLLM
 
         without_proxy()
@@ -177,7 +177,7 @@ class ServedEngine(VLLMEngine):
         ServedModel.secret = new_secret()
         self.server = _process()(target=serve, args=(self.job, listener, ServedModel.secret))
         self.server.start()
-        # Its copy only: should the server die, requests are refused and do not wait for ever.
+        # Only this copy: if the server dies, requests are then refused instead of waiting for ever.
         listener.close()
         ServedModel.url = f"http://{LOOPBACK}:{port}"
         try:
@@ -206,7 +206,7 @@ class ServedEngine(VLLMEngine):
 
 
 def _process() -> type[BaseProcess]:
-    """A forked process has all imports done; a CUDA context would be of no use in it."""
+    """Return the process class: fork, which has all imports done, or spawn if CUDA is available."""
     if torch.cuda.is_available():
         return multiprocessing.get_context("spawn").Process
     return multiprocessing.get_context("fork").Process

@@ -1,9 +1,9 @@
-"""Who may speak to the served engine: the one worker that started it, and nobody else.
+"""Access control of the served engine: only the worker that started it may use it.
 
-nnsight's server, as any that runs traces, unpickles what it is sent, so whoever reaches it runs
-code as the user: another user of the machine, or a web page in a browser on it. Before a byte of
-a request's body is read the request must carry the secret of this load, be addressed to the
-loopback by number (a page that has had its own name resolve to it is not), and come from no page.
+Like any server that runs traces, nnsight's unpickles what it receives, so whoever reaches it, such
+as another local user or a web page in a local browser, runs code as the user. Before a request's
+body is read, the request must carry this load's secret, be addressed to the loopback by number (a
+page whose name resolves to the loopback is not), and have no Origin header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ App = Callable[[Message, Any, Any], Awaitable[None]]
 
 LOOPBACK = "127.0.0.1"
 
-#: The header in which nnsight's client sends its `api_key`.
+#: The header that carries the `api_key` of nnsight's client.
 HEADER = "ndif-api-key"
 
 
@@ -29,7 +29,7 @@ def new_secret() -> str:
 
 
 class Guarded:
-    """An ASGI application that answers 403 to every request but those with the secret."""
+    """An ASGI application that answers 403 to every request without the secret."""
 
     def __init__(self, app: App, secret: str, port: int) -> None:
         self._app = app
@@ -61,10 +61,10 @@ class Guarded:
 
 
 def listen() -> tuple[socket.socket, socket.socket]:
-    """A listening socket on a free port of the loopback, and one that reserves the port.
+    """Return a socket that listens on a free loopback port, and one that reserves the port.
 
-    The second is kept by the client: when the server ends, requests are refused at once, yet no
-    other user's process can take the port and be taken for the server.
+    The client keeps the second. When the server ends, requests are refused at once, but no other
+    user's process can take the port and pretend to be the server.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -77,8 +77,8 @@ def listen() -> tuple[socket.socket, socket.socket]:
 
 
 def without_proxy(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have HTTP clients of this process reach the loopback themselves: a proxy would be told
-    the secret.
+    """Make this process's HTTP clients connect to the loopback directly: a proxy would learn the
+    secret.
     """
     for name in ("no_proxy", "NO_PROXY"):
         hosts = [host for host in environment.get(name, "").split(",") if host]

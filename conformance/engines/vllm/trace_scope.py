@@ -1,4 +1,4 @@
-"""nnsight's scope of a trace, for requests that carry none."""
+"""nnsight's trace scope, for requests without a trace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nnsight.tracing.tracer import dec, inc
 
 @contextmanager
 def trace_scope() -> Iterator[None]:
-    """Open nnsight's scope on this thread, and close it again.
+    """Open nnsight's trace scope on this thread, and close it on exit.
 
-    An engine that shares the client's process also shares its thread. On a request without a
-    block nnsight's runner opens the scope itself and leaves it open: from then on the ids of
-    saved objects are not forgotten between traces, and an object at a reused address travels
-    home unasked (seen: `Can't pickle local object`, in one of a few hundred traces).
+    An engine in the client's process shares its thread. For a request without a block, nnsight's
+    runner opens the scope and leaves it open. From then on the ids of saved objects are not cleared
+    between traces, and an object at a reused address is returned by mistake (seen: `Can't pickle
+    local object`, in one of a few hundred traces).
     """
     inc()
     try:

@@ -1,9 +1,9 @@
-"""An engine that does not start is asked again without nnsight: whose error is it?
+"""Starts an engine without nnsight to find out whether an error is vLLM's own.
 
     python -m conformance.engines.vllm.without_nnsight CHECKPOINT '{"dtype": "float32", …}'
 
-in a process of its own, for what has failed to start may have left anything behind. Its error is
-compared with the one that was raised through nnsight.
+It runs in a new process, since a failed start may leave anything behind. Its error is compared with
+the one raised through nnsight.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from conformance.errors import described
 
-#: Ends the words of an error that is the engine's own (`judge.attribution`).
+#: The end of the message of an engine's own error (`judge.attribution`).
 TOO = "(vLLM raises this without nnsight too)"
-#: Seconds that an engine has to start or fail in.
+#: Seconds in which an engine must start or fail.
 _PATIENCE = 120.0
-#: So much of an error's last line has to be the same.
+#: How many characters of an error's last line must match.
 _LINE = 160
 
 
 class RaisedWithoutNnsightError(RuntimeError):
-    """The engine's own error."""
+    """An error that vLLM raises without nnsight too."""
 
 
 def own_error(error: Exception, checkpoint: str, arguments: Mapping[str, Any]) -> Exception | None:
-    """The error as the engine's own, where it raises the same by itself; None where it does not,
-    or did not say in time.
+    """Return the error as the engine's own if vLLM raises the same without nnsight; None if it does
+    not, or not in time.
     """
     line = _last_line(str(error))
     if not line:
