@@ -1,11 +1,11 @@
-"""Write docs/upstream/ anew: of each gap that known.yaml names a text, its script, and the index.
+"""Write docs/upstream/: for each gap in known.yaml a text with its script, and the index.
 
     python scripts/upstream.py REPORTS [REPORTS …]
     python scripts/upstream.py --run [NAME …]
 
-Each cell below is taken from the newest run under those folders that has it and in which it
-fails. A name that none has is said, and its files stay as they are. `--run` executes the scripts
-that are there, one after the other, and writes into the index how each ended.
+Each cell below is taken from the newest run in those folders in which it fails. A cell that no
+run has is reported, and its text stays. `--run` executes the scripts of the texts, one after the
+other, and writes into the index how each ended.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,13 +69,13 @@ _ENDS = {
 _INDEX = """\
 # Texts for upstream
 
-Of each gap in [known.yaml](../../known.yaml) a text that can be sent, and the script that shows it,
-written by `conformance repro CELL --issue` (`scripts/upstream.py` writes all of them anew). A
-script exits with 1 while the gap is there and with 0 when it is gone; how each ended when
-`python scripts/upstream.py --run` last ran it stands in the table.
+For each gap in [known.yaml](../../known.yaml) a text that can be sent, with the script that shows
+it, as `conformance repro CELL --issue` writes both. A script exits with 1 while the gap is there
+and with 0 when it is gone. The table says how each ended when `python scripts/upstream.py --run`
+last ran it.
 
-| text | for | what | script | last run |
-|---|---|---|---|---|
+| text | for | what | last run |
+|---|---|---|---|
 """
 
 
@@ -89,12 +90,11 @@ class Row:
 
     def __str__(self) -> str:
         name = self.name
-        text = f"[{name}]({name}.md) | {self.project} | {self.what} | [{name}.py]({name}.py)"
-        return f"| {text} | {self.last} |"
+        return f"| [{name}]({name}.md) | {self.project} | {self.what} | {self.last} |"
 
 
 def write(reports: list[Path]) -> int:
-    """Write every text, script and line whose cell some run has. Returns 1 when one has none."""
+    """Write each text whose cell some run has, and the index. Returns 1 when one has none."""
     failing = _failing(reports)
     scenarios = discover(ROOT / "scenarios")
     FOLDER.mkdir(exist_ok=True)
@@ -112,7 +112,6 @@ def write(reports: list[Path]) -> int:
         text = script.text(cell, recorded, scenarios[cell.scenario], file=f"{name}.py")
         project = to or issue.addressee(cell, column)
         words = issue.text(results, cell, model, project, text, f"{name}.py")
-        (FOLDER / f"{name}.py").write_text(text, encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(words, encoding="utf-8")
         last = index[name].last if name in index else ""
         index[name] = Row(name, project, plain(issue.title(cell, project)), last)
@@ -121,19 +120,21 @@ def write(reports: list[Path]) -> int:
 
 
 def run(names: list[str]) -> int:
-    """Execute these scripts, all when none is named. Returns 1 when one does not fail as recorded.
-
-    What a script printed is shown where it ended otherwise; its engine starts anew each time.
+    """Execute the scripts of these texts, or of all. Returns 1 when one does not fail as recorded,
+    and shows what that one printed.
     """
     index = read_index()
     strange = [name for name in names if name not in index]
     if strange:
         remedy = f"those that are there are listed in {FOLDER.name}/README.md"
-        raise ConformanceError(f"there is no script {', '.join(strange)}", remedy=remedy)
+        raise ConformanceError(f"there is no text {', '.join(strange)}", remedy=remedy)
     codes = {}
     for name in names or list(index):
-        command = [sys.executable, str(FOLDER / f"{name}.py")]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"{name}.py")
+            path.write_text(issue.script_in((FOLDER / f"{name}.md").read_text(encoding="utf-8")))
+            command = [sys.executable, str(path)]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
         codes[name] = ended.returncode
         words = _ENDS.get(ended.returncode, f"exit {ended.returncode}")
         index[name] = replace(index[name], last=f"{words}, {datetime.now(UTC):%Y-%m-%d}")
@@ -150,10 +151,7 @@ def read_index() -> dict[str, Row]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = {}
     for line in lines:
-        match = re.fullmatch(
-            r"\| \[(\w+)\]\S* \| (.*?) \| (.*) \| \[\w+\.py\]\S* \| (.*?) ?\|", line
-        )
-        if match:
+        if match := re.fullmatch(r"\| \[(\w+)\]\S* \| (.*?) \| (.*) \| (.*?) ?\|", line):
             rows[match[1]] = Row(*match.groups())
     return rows
 
@@ -182,7 +180,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("arguments", nargs="*", metavar="REPORTS or NAME")
-    parser.add_argument("--run", action="store_true", help="execute the scripts that are there")
+    parser.add_argument("--run", action="store_true", help="execute the scripts of the texts")
     options = parser.parse_args()
     if not (options.run or options.arguments):
         parser.error("name folders of runs, or --run")

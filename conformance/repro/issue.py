@@ -229,3 +229,11 @@ def _fenced(words: str, language: str = "") -> Sequence[str]:
 def _code(words: str) -> str:
     """Return text that can stand within backticks: one line, without backticks."""
     return " ".join(words.split()).replace("`", "'").replace("|", "¦")
+
+
+def script_in(text: str) -> str:
+    """Return the script that such a text holds. Raises ValueError for another text."""
+    found = re.search(r"^`{3,}python\n(.*)\n`{3,}\n\n</details>", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError("the text holds no script")
+    return f"{found[1]}\n"

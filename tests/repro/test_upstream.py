@@ -1,4 +1,4 @@
-"""The texts for upstream that are in the repository: each with its script, which can be read."""
+"""The texts for upstream in the repository: each holds a script that can be read."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ import pytest
 
 from conformance import expectations
 from conformance.repro import rerun
+from conformance.repro.issue import script_in
 from tests import ours
 from tests.repro.conftest import ROOT
 
 FOLDER = ROOT / "docs" / "upstream"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+TEXTS = sorted({path.stem for path in FOLDER.glob("*.md")} - {"README"})
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_of_a_scenario_as_it_is_now_and_stands_in_its_text(name: str) -> None:
-    path = FOLDER / f"{name}.py"
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_script_of_a_text_is_of_a_scenario_as_it_is_now(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.py"
+    path.write_text(script_in((FOLDER / f"{name}.md").read_text(encoding="utf-8")))
     read = rerun.read(path)
     info = ours.scenarios()[read.recorded.cell.scenario].info()
     assert info.trace_source in read.scenario
     assert info.reference_source in read.scenario
-    text = path.with_suffix(".md").read_text(encoding="utf-8")
-    assert path.read_text(encoding="utf-8").rstrip() in text
 
 
 def test_the_index_names_every_text() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
-    texts = {path.stem for path in FOLDER.glob("*.md")} - {"README"}
-    assert texts == {*SCRIPTS}
-    assert all(f"({name}.md)" in index and f"({name}.py)" in index for name in SCRIPTS)
+    assert all(f"({name}.md)" in index for name in TEXTS)
 
 
 #: Words of a reason → why there is no text of it.
@@ -50,4 +48,4 @@ def test_every_gap_that_is_somebodys_has_its_text() -> None:
     assert all(any(words in reason for reason in without) for words in NO_TEXT)
     linked = [Path(entry.link) for entry in entries if entry.link]
     # What other libraries' columns show has its scripts in docs/libraries.
-    assert {path.stem for path in linked if path.parent.name == FOLDER.name} == {*SCRIPTS}
+    assert {path.stem for path in linked if path.parent.name == FOLDER.name} == {*TEXTS}
