@@ -1,13 +1,13 @@
-"""Interventions across pipeline stages, for an nnsight that cannot do it itself.
+"""Interventions across pipeline stages, for an nnsight without pipeline support.
 
-Every stage runs every block. The stage that owns a location serves it and notes the visit;
-the note travels with the step, and the other stages replay it. So the last stage's copy of a
-block sees the whole run, and only that stage reports what was saved.
+Every stage runs every block. The stage that owns a location serves it and records the visit. The
+record is sent with the step, and the other stages replay it. So the last stage's copy of a block
+sees the whole run, and only that stage reports what was saved.
 
-A block therefore runs once per stage. What it does must follow from the values it reads, not
-from the process it runs in: ids of processes, clocks, files and other libraries' random
-states differ between stages. Torch's and Python's random numbers agree. An edit that differs
-between stages is noticed and raised.
+A block therefore runs once per stage. It must depend only on the values it reads, not on the
+process it runs in: process ids, clocks, files and other libraries' random states differ between
+stages. Torch's and Python's random numbers agree. If an edit differs between stages, an error is
+raised.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import importlib.util
 
 
 def native_support() -> bool:
-    """Whether the installed nnsight has pipeline support of its own."""
+    """Return whether the installed nnsight supports pipeline parallelism."""
     if importlib.util.find_spec("nnsight") is None:
         return False
     return importlib.util.find_spec("nnsight.modeling.vllm.pp_interleaver") is not None
 
 
 def relay_needed(pipeline: int, transport: str = "auto") -> bool:
-    """Whether an engine of ``pipeline`` stages is served by the relay: where there are several,
-    and it was asked for, or nnsight has nothing of its own.
+    """Return whether the relay serves an engine of ``pipeline`` stages: if there are several, and
+    it is requested or nnsight has no pipeline support.
     """
     wanted = transport == "relay" or (transport == "auto" and not native_support())
     return pipeline > 1 and wanted

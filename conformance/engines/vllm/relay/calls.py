@@ -1,8 +1,8 @@
-"""Modules of another stage that a block calls.
+"""Blocks that call modules of another stage.
 
-vLLM packs the weights of most layers for its kernels once they are loaded, and often keeps
-nothing else. What the owner holds then is of no use to another process. So the called module gets
-its weights here as its owner got them: out of the checkpoint, and packed by vLLM.
+vLLM repacks the weights of most layers for its kernels after loading, and often keeps only the
+packed form, which is of no use to another process. So the called module loads its weights here as
+its owner did: from the checkpoint, packed by vLLM.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Parameters = dict[str, torch.nn.Parameter | None]
 
 @dataclass
 class Calls:
-    """The tree of all stages, on the meta device, the configuration it was built with, and that
-    of this stage's own, `local`, model.
+    """The module tree of all stages on the meta device, its configuration, and the configuration of
+    this stage's own model (`local`).
 
-    While it is `loading`, the tree's weights are those on the meta device and no others.
-    `loaded` keeps those of the layers that have been given others.
+    While ``loading``, the tree uses only its meta weights. ``loaded`` keeps the meta weights of the
+    layers that have been loaded.
     """
 
     whole: torch.nn.Module
@@ -39,9 +39,9 @@ class Calls:
 
     @contextmanager
     def ready(self, module: torch.nn.Module, path: str) -> Iterator[None]:
-        """Let a module of the tree be called: it has weights, and vLLM finds its layers by name.
+        """Make a module of the tree callable: load its weights, and let vLLM find its layers.
 
-        Raises RemoteCallError for one that keeps a cache: that is on its own stage.
+        Raises RemoteCallError for a module that keeps a cache, which is only on its own stage.
         """
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
@@ -58,9 +58,9 @@ class Calls:
 
     @contextmanager
     def context(self, config: Any) -> Iterator[None]:
-        """vLLM's context of a forward, by which layers find each other; a running one stays.
+        """Enter vLLM's forward context, by which layers find each other; keep a running one.
 
-        Attention is not in it: without a batch vLLM would have it answer with zeros.
+        Attention layers are left out: without a batch, vLLM would make them return zeros.
         """
         from vllm.forward_context import is_forward_context_available, set_forward_context
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -79,9 +79,9 @@ class Calls:
             yield
 
     def _load(self, layers: list[Any]) -> None:
-        """Give these layers of the tree their weights, packed for their kernels.
+        """Load the weights of these layers of the tree, packed for their kernels.
 
-        All of the checkpoint is read: what stays on the meta device takes nothing of it.
+        The whole checkpoint is read; layers on the meta device ignore it.
         """
         from vllm.config import set_current_vllm_config
         from vllm.model_executor.model_loader import get_model_loader
@@ -115,14 +115,14 @@ class Calls:
 
 
 def _put(parameters: Mapping[torch.nn.Module, Parameters]) -> None:
-    """Let each layer have these parameters and no others."""
+    """Replace each layer's parameters with these."""
     for layer, held in parameters.items():
         layer._parameters.clear()
         layer._parameters.update(held)
 
 
 def _packed(layer: torch.nn.Module) -> bool:
-    """Whether vLLM does something to the layer's weights once they are loaded."""
+    """Return whether vLLM processes the layer's weights after loading them."""
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
     return isinstance(getattr(layer, "quant_method", None), QuantizeMethodBase)
@@ -133,7 +133,7 @@ def _on_meta(layer: torch.nn.Module) -> bool:
 
 
 def _room(parameter: torch.nn.Parameter, device: torch.device) -> torch.nn.Parameter:
-    """A parameter like this one on the device, with what vLLM's loaders know it by."""
+    """Return an empty parameter like this one on the device, with vLLM's loader attributes."""
     room: Any = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
     room.__class__ = type(parameter)
     room.__dict__.update(parameter.__dict__)

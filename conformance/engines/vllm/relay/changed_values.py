@@ -1,7 +1,7 @@
-"""What blocks left of the values they were served, told for all visits of a step at once.
+"""What blocks changed in the values they were served, compared for all visits of a step at once.
 
-On a GPU each question about a tensor's content waits for all that was launched before it. So there
-copies of a value before and after its visit are kept, and compared together when the step is over.
+On a GPU, reading a tensor's content waits for everything launched before. So copies of each value
+before and after its visit are kept, and compared together at the end of the step.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from conformance.engines.structure import map_tensors, tensors_in
 from conformance.engines.vllm.relay.record import Reader, digest, flat, same, snapshot
 
-#: A request's rows of a step's batch: the first, and how many.
+#: A request's rows in a step's batch: the first row and the number of rows.
 Rows = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A visit: what was served to the requests with these rows, and what they left of it.
+    """The value served to the requests with these rows, before and after the visit.
 
-    `groups` has each request's rows by its place in the batch of `total` rows.
+    `groups` maps each request's place in the batch of `total` rows to its rows.
     """
 
     groups: Mapping[int, Rows]
@@ -34,17 +34,17 @@ class Visit:
 
 
 def ended_visit(groups: Mapping[int, Rows], total: int, before: Any, after: Any) -> Visit:
-    """A visit that is over. What it left is copied where it is compared later."""
+    """Return a finished visit. Copies the value after it if it is compared later."""
     return Visit(dict(groups), total, before, snapshot(after) if later(before) else after)
 
 
 def later(value: Any) -> bool:
-    """Whether a value is compared when the step is over, not as soon as it was served."""
+    """Return whether a value is compared at the end of the step instead of immediately."""
     return any(tensor.is_cuda for tensor in tensors_in(value))
 
 
 def readers(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
-    """Each visit's requests, with what each left of its own rows."""
+    """Return each visit's requests, with the digest of each one's changed rows."""
     untouched = _untouched(visits)
     return [
         tuple(Reader(row, None) for row in visit.groups) if clean else _by_row(visit, batcher)
@@ -53,7 +53,7 @@ def readers(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
 
 
 def _untouched(visits: Sequence[Visit]) -> list[bool]:
-    """Whether a visit left everything as it was, for each."""
+    """Return, for each visit, whether it changed nothing."""
     clean = [True] * len(visits)
     alike: dict[tuple[Any, ...], list[tuple[int, torch.Tensor, torch.Tensor]]] = defaultdict(list)
     for index, visit in enumerate(visits):
@@ -77,7 +77,7 @@ def _untouched(visits: Sequence[Visit]) -> list[bool]:
 
 
 def _differing(alike: Sequence[Sequence[tuple[int, torch.Tensor, torch.Tensor]]]) -> set[int]:
-    """The visits of those pairs, in lists of one shape each, that are not equal bit by bit."""
+    """Return the visits whose pairs are not bitwise equal; each list has pairs of one shape."""
     flags = []
     for pairs in alike:
         before = torch.stack([_bits(one) for _, one, _ in pairs])

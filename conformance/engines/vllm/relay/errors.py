@@ -1,4 +1,4 @@
-"""What can go wrong between stages, in words a user can act on."""
+"""Errors between stages, with messages that a user can act on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from __future__ import annotations
 class StageDivergenceError(RuntimeError):
     """The copies of one block did different things on different stages.
 
-    A block runs once per stage. What it reads from the process it runs in (its id, a clock,
-    a file, another library's random state) differs between them, so the edit that was
-    applied is not the edit that is reported.
+    A block runs once per stage. What it reads from its process (its id, a clock, a file, another
+    library's random state) differs between stages, so the applied edit is not the reported edit.
     """
 
 

@@ -1,9 +1,8 @@
-"""On which GPU a tensor is that came from another process: on the one that its new process uses.
+"""Unpickling of tensors onto the GPU of the receiving process.
 
-A pickled tensor says which GPU it was on, and torch puts it there again. With one stage that is the
-one that all compute on. With several each has its own: what a block captured must be on that of
-whichever stage runs it, and what it saved comes home to the client's, wherever the last stage is.
-What was on the host stays there, as with one stage.
+A pickled tensor records its GPU, and torch restores it there. With one stage, that is the only GPU
+in use. With several stages, what a block captured must move to the GPU of the stage that runs it,
+and what it saved must move to the client's GPU. Tensors on the host stay there.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from nnsight.intervention.serialization import CustomCloudUnpickler
 
 
 class LandingUnpickler(pickle.Unpickler):
-    """Builds tensors of a GPU on this process's own, in whatever they are held: each is made of its
-    storage, so what two names share they share again.
+    """Restores GPU tensors on this process's GPU, whatever contains them. Tensors are rebuilt from
+    their storages, so tensors that shared memory still do.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """What the stream names, except the one function that reads a tensor's storage."""
+        """Return the named object, except for the function that reads a tensor's storage."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _storage
         return super().find_class(module, name)
 
 
 class BlockUnpickler(LandingUnpickler, CustomCloudUnpickler):  # type: ignore[misc]
-    """nnsight's own, for a block and what it captured."""
+    """nnsight's unpickler for a block and what it captured."""
 
 
 def _storage(data: bytes) -> Any:
-    # From a process of the same engine or from its client, whose blocks are run here.
+    # The data is from a process of this engine or its client, whose code runs here anyway.
     return torch.load(io.BytesIO(data), map_location=_landed, weights_only=False)
 
 
 def _landed(storage: Any, location: str) -> Any:
-    """The storage on this process's GPU if it was on one; else None: as torch would."""
+    """Return the storage on this process's GPU if it was on a GPU; else None, torch's default."""
     if torch.device(location).type != "cuda":
         return None
     return torch.serialization.default_restore_location(storage, "cuda")  # type: ignore[no-untyped-call]

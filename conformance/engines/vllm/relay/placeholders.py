@@ -1,8 +1,8 @@
-"""The whole model's module tree on a stage that holds a part of it.
+"""The whole model's module tree on a stage that holds only a part.
 
-A block names modules by their path in the whole model. For those that live on another stage
-this stage keeps a copy on the meta device, which is enough to name their values and to open
-their source; a weight of theirs is fetched when it is used (see ``weights``).
+A block names modules by their path in the whole model. For modules of another stage, this stage has
+a copy on the meta device. That suffices to name their values and to open their source; their
+weights are fetched when used (see ``weights``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _as_one_stage() -> Iterator[None]:
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     ropes = dict(_ROPE_DICT)
-    # Rotary embeddings are cached for the process: one built on meta must not be found by
-    # the engine, nor the engine's by the meta tree, which is instrumented.
+    # Rotary embeddings are cached per process. The engine must not find one built on meta, and the
+    # instrumented meta tree must not find the engine's.
     _ROPE_DICT.clear()
     try:
         with patches.applied(patches.Place.WHOLE_TREE):
@@ -39,13 +39,13 @@ def _as_one_stage() -> Iterator[None]:
 
 
 def whole_model(vllm_config: Any) -> tuple[torch.nn.Module, Any]:
-    """The model with every stage's modules, without weights, and its own configuration."""
+    """Return the model with all stages' modules on the meta device, and its configuration."""
     from nnsight.modeling.vllm.vllm import VLLM
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     config = copy.copy(vllm_config)
-    # Attention layers register themselves by name here and refuse to do so twice.
+    # Attention layers register here by name, and registering twice raises.
     config.compilation_config = copy.copy(vllm_config.compilation_config)
     config.compilation_config.static_forward_context = {}
     config.parallel_config = copy.copy(vllm_config.parallel_config)
@@ -61,7 +61,7 @@ def whole_model(vllm_config: Any) -> tuple[torch.nn.Module, Any]:
 
 
 def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Every path of every module under nnsight's root, shared ones under each of theirs."""
+    """Return the module at every path under nnsight's root; a shared module is at several paths."""
     return {
         f"{ROOT}.{name}" if name else ROOT: module
         for name, module in model.named_modules(remove_duplicate=False)
@@ -77,11 +77,11 @@ def _missing(module: torch.nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Tree:
-    """How this stage's modules stand in the whole model.
+    """How this stage's modules map to the whole model.
 
-    ``canonical`` gives each path's first spelling, under which a shared module is served;
-    ``here`` the modules of this stage by that spelling; ``spanning`` the paths of modules
-    that hold both modules of this stage and missing ones; ``absent`` the missing ones.
+    ``canonical`` maps each path to the first path of the same module, under which a shared module
+    is served. ``here`` has this stage's modules by that path. ``spanning`` are the paths of modules
+    that contain modules of this stage and missing ones; ``absent`` are the missing ones.
     """
 
     canonical: dict[str, str]
@@ -97,7 +97,7 @@ def _first_paths(whole: dict[str, torch.nn.Module]) -> dict[str, str]:
 
 
 def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
-    """Relate this stage's model to the whole one."""
+    """Map this stage's model to the whole one."""
     everything, mine = paths_of(whole), paths_of(local)
     canonical = _first_paths(everything)
     absent = {path for path, module in mine.items() if _missing(module)}
@@ -118,11 +118,11 @@ def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
 def elsewhere(
     spanning: frozenset[str], absent: frozenset[str], *, first: bool, last: bool
 ) -> frozenset[str]:
-    """Locations that this stage must not serve though its forward passes them.
+    """Return the locations that this stage must not serve though its forward passes them.
 
-    Modules that run on every stage: their input is the one of the first stage, their
-    output that of the last. Missing modules: vLLM's Transformers backend calls them all
-    the same, and they hand through what belongs to another layer.
+    For modules that run on every stage, the input is the first stage's and the output the last
+    stage's. Missing modules count too: vLLM's Transformers backend still calls them, and they pass
+    on another layer's value.
     """
     sides = [] if first else ["input", "skip"]
     sides += [] if last else ["output"]
@@ -133,17 +133,17 @@ def elsewhere(
 Fetch = Callable[[str, str], torch.Tensor]
 
 
-#: Class of a module → the class it has while the module lives on another stage.
+#: Class of a module → its class while the module is on another stage.
 _REMOTE: dict[type, type] = {}
 
 
 def _remote_class(cls: type[torch.nn.Module]) -> type:
-    """A subclass that fetches weights. It has one base only: among several, Python may take
-    another for the layout of its instances, and no longer let a module change its class.
+    """Return a subclass that fetches weights. It has a single base: with several, Python might
+    choose another base's instance layout and reject the change of a module's class.
     """
 
     def call_loaded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not `forward`: its source is what nnsight opens.
+        # Not in `forward`, whose source nnsight opens.
         with self.__dict__["_relay_calls"].ready(self, self.__dict__["_relay_path"]):
             return cls.__call__(self, *args, **kwargs)
 
@@ -166,9 +166,9 @@ def _remote_class(cls: type[torch.nn.Module]) -> type:
 
 
 def remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> torch.nn.Module:
-    """``module``, whose weights are from now on taken from where they live.
+    """Make ``module`` take its weights from the stage that owns it, and return it.
 
-    For a call those are loaded that their owner has only in packed form.
+    Before a call, weights that the owner has only in packed form are loaded.
     """
     cls = type(module)
     if "_relay_path" in module.__dict__:

@@ -1,9 +1,9 @@
 """Random numbers that agree between the copies of a block.
 
-Only the last stage samples, so the stages' random states drift apart; a block that draws from
-them would add another noise on each stage. Each worker therefore has states of its own,
-seeded from its request's id, which are in place whenever its block runs. The noise differs
-from the one that a single-stage engine would have drawn.
+Only the last stage samples, so the stages' random states drift apart, and a block that draws from
+them would add different noise on each stage. Therefore each worker has separate random states,
+seeded by its request's id, which are active while its block runs. The noise differs from a
+single-stage engine's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnsight.intervention.interleaver import Mediator
 
 
 def seed_of(request_id: str, worker: str) -> int:
-    """The same on every stage: vLLM gives a request one id for the whole engine."""
+    """Return a seed that is equal on all stages, as vLLM's request ids are."""
     return zlib.crc32(f"{request_id}/{worker}".encode())
 
 
@@ -28,12 +28,12 @@ class _States:
 
     def __init__(self, seed: int, cuda: bool) -> None:
         self.host = torch.Generator().manual_seed(seed).get_state()
-        # Noise for an experiment, no secret.
+        # Not for cryptography.
         self.python = random.Random(seed).getstate()  # noqa: S311
         self.device = torch.Generator(device="cuda").manual_seed(seed).get_state() if cuda else None
 
     def exchange(self) -> None:
-        """Put these states in place and keep those that were there."""
+        """Swap these states with the active ones."""
         host, python = torch.get_rng_state(), random.getstate()
         torch.set_rng_state(self.host)
         random.setstate(self.python)
@@ -45,13 +45,13 @@ class _States:
 
 
 class _Place:
-    """Whose random states are in place, if not the engine's."""
+    """Which random states are active, if not the engine's."""
 
     keeping = False
     holder: _States | None = None
 
     def take(self, states: _States | None) -> None:
-        """Put these in place, or the engine's own."""
+        """Activate these states, or the engine's if None."""
         if states is self.holder:
             return
         for each in (self.holder, states):
@@ -65,8 +65,8 @@ _PLACE = _Place()
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Leave a block's states in place between its turns: to exchange them costs as much as a small
-    layer, and while this lasts, in a forward or a replay, nobody else draws.
+    """Keep a block's states active between its turns. Swapping them costs as much as a small layer,
+    and in a forward or a replay nothing else draws random numbers.
     """
     before, _PLACE.keeping = _PLACE.keeping, True
     try:
@@ -78,18 +78,18 @@ def kept() -> Iterator[None]:
 
 
 class SeededMediator(Mediator):  # type: ignore[misc]
-    """A worker whose block runs with random states of its own."""
+    """A worker whose block runs with its own random states."""
 
     states: _States
 
     def switch(self, *args: Any) -> Any:
-        """Resume the block with its own random states in place."""
+        """Resume the block with its own random states active."""
         before = _PLACE.holder
         _PLACE.take(self.states)
         try:
             return super().switch(*args)
         finally:
-            # One block may be served while another runs; that one goes on with its own.
+            # A block may be served while another runs, which then continues with its own states.
             if before is not None or not _PLACE.keeping:
                 _PLACE.take(before)
 

@@ -1,8 +1,8 @@
-"""What one stage tells another about a step: the visits it saw, in order, and their values.
+"""The record of a step that one stage sends to another: the visits in order, and their values.
 
-A visit is a location that the forward (or the sampler) reached. Its value travels only if a
-worker or a cache took it; the others are names, and the names of a step repeat from step to
-step, so each list of names is sent once and afterwards by its number.
+A visit is a location that the forward or the sampler reached. Its value is sent only if a worker or
+a cache took it; otherwise only its name. The names repeat from step to step, so each list of names
+is sent once, and later by number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnsight.intervention.source import NO_SKIP
 
 from conformance.engines.structure import map_tensors, tensors_in
 
-#: Location lists remembered per sender; beyond it they are sent in full each time.
+#: Location lists remembered per sender; further lists are always sent in full.
 SEQUENCES = 1024
 
 _LENGTH = 8
@@ -31,8 +31,8 @@ _ALIGNMENT = 64
 class Reader(NamedTuple):
     """One request that was served at a visit, and what it left there.
 
-    ``row`` is the request's place in the step's batch. ``digest`` covers its own rows after
-    the owner's edits and is ``None`` when they were left as they were.
+    ``row`` is the request's place in the step's batch. ``digest`` covers its own rows after the
+    owner's edits; it is ``None`` if they are unchanged.
     """
 
     row: int
@@ -40,7 +40,7 @@ class Reader(NamedTuple):
 
 
 class Served(NamedTuple):
-    """The value of a visit that somebody took, as it was before any edit."""
+    """The value of a visit that a worker or cache took, before any edit."""
 
     value: Any
     readers: tuple[Reader, ...]
@@ -50,9 +50,9 @@ class Served(NamedTuple):
 class Visits:
     """The ordered visits of one stage in one step.
 
-    The first ``tokens`` of them carry one row per scheduled token (module locations), the
-    rest one row per request (logits and sampled ids). ``unsettled`` are those of which it is not
-    yet known what the requests left there (see ``changed_values``).
+    The first ``tokens`` visits have one row per scheduled token (module locations), the others one
+    row per request (logits and sampled ids). ``unsettled`` are visits whose changes are not yet
+    determined (see ``changed_values``).
     """
 
     stage: int
@@ -62,7 +62,7 @@ class Visits:
     unsettled: dict[int, Any] = field(default_factory=dict)
 
     def end_tokens(self) -> None:
-        """Everything noted from here on has one row per request."""
+        """Mark that later visits have one row per request."""
         self.tokens = len(self.locations)
 
     @property
@@ -73,10 +73,10 @@ class Visits:
 
 @dataclass(frozen=True)
 class Message:
-    """One step's news from one stage to another.
+    """What one stage tells another about one step.
 
-    ``poison`` says why the sending stage could not run the step; then nothing else is there.
-    ``errors`` holds, by request id, what the sender's copies of the blocks died of.
+    ``poison`` says why the sender could not run the step; then the other fields are empty.
+    ``errors`` maps request ids to the errors that ended the sender's copies of the blocks.
     """
 
     step: int
@@ -86,13 +86,13 @@ class Message:
 
 
 class Unsendable(NamedTuple):
-    """Stands for a value that cannot be pickled; a block that needs it fails by name."""
+    """Replaces a value that cannot be pickled; a block that needs it raises with its type."""
 
     kind: str
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps tensors out of the pickle stream and modules and the skip mark by name."""
+    """Stores tensors outside of the pickle stream, and modules and the skip mark by name."""
 
     def __init__(self, buffer: io.BytesIO, paths: dict[int, str]) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
@@ -132,8 +132,8 @@ def _aligned(size: int) -> int:
 
 
 class Packed(NamedTuple):
-    """An object as bytes, uint8 [bytes] twice: what it is made of, on the host, and its tensors,
-    one after the other on the device that they are on.
+    """An object as bytes, in two uint8 tensors [bytes]: its structure, on the host, and its
+    tensors, concatenated on their device.
     """
 
     head: torch.Tensor
@@ -141,7 +141,7 @@ class Packed(NamedTuple):
 
     @property
     def whole(self) -> torch.Tensor:
-        """Both in one, on the host; :func:`parted` undoes it."""
+        """Both parts in one tensor on the host; :func:`parted` splits it."""
         start = _aligned(_LENGTH + self.head.numel())
         out = torch.zeros(start + self.body.numel(), dtype=torch.uint8)
         out[:_LENGTH] = _number(self.head.numel())
@@ -155,13 +155,13 @@ def _number(value: int) -> torch.Tensor:
 
 
 def parted(data: torch.Tensor) -> Packed:
-    """What :attr:`Packed.whole` was made of: views into ``data``."""
+    """Split :attr:`Packed.whole` into views of ``data``."""
     size = int.from_bytes(bytes(data[:_LENGTH].tolist()), "little")
     return Packed(data[_LENGTH : _LENGTH + size], data[_aligned(_LENGTH + size) :])
 
 
 def pack_tensors(tensors: Sequence[torch.Tensor], stream: bytes = b"") -> Packed:
-    """A pickle stream and the tensors that were kept out of it."""
+    """Pack a pickle stream and the tensors stored outside of it."""
     shapes = pickle.dumps([(t.dtype, tuple(t.shape)) for t in tensors])
     head = len(stream).to_bytes(_LENGTH, "little") + stream + shapes
     device = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
@@ -179,19 +179,19 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers side by side. One number alone counts as contiguous whatever its stride is, and
-    with another than one it could not be viewed as bytes.
+    """Return the tensor's elements as a contiguous 1-D tensor of stride 1. A tensor of one element
+    is contiguous with any stride, but only stride 1 can be viewed as bytes.
     """
     whole = tensor.contiguous().reshape(-1)
     return whole.as_strided((whole.numel(),), (1,))
 
 
 def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
-    """The stream, and the tensors as views into the body."""
+    """Return the stream, and the tensors as views of the body."""
     view = memoryview(cast(Any, packed.head.numpy()))
     end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
     tensors, at = [], 0
-    # From another process of the same engine, which already runs what the client sends.
+    # From another process of the same engine, which runs the client's code anyway.
     for dtype, shape in pickle.loads(view[end:]):  # noqa: S301
         size = dtype.itemsize * math.prod(shape)
         tensors.append(packed.body[at : at + size].view(dtype).reshape(shape))
@@ -200,7 +200,7 @@ def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
 
 
 def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
-    """``obj`` as bytes. ``paths`` gives the persistent id of a module by its ``id``."""
+    """Pack ``obj``. ``paths`` maps a module's ``id`` to its persistent id."""
     stream = io.BytesIO()
     pickler = _Pickler(stream, paths or {})
     pickler.dump(obj)
@@ -208,7 +208,7 @@ def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
 
 
 def decode(packed: Packed, modules: dict[str, Any] | None = None) -> Any:
-    """What :func:`encode` was given; the tensors are views into the body, where that is."""
+    """Undo :func:`encode`; the tensors are views of the body, on its device."""
     stream, tensors = unpack_tensors(packed)
     return _Unpickler(stream, tensors, modules or {}).load()
 
@@ -221,7 +221,7 @@ class Names:
         self._lists: dict[int, list[str]] = {}
 
     def number(self, locations: list[str]) -> tuple[int, list[str] | None]:
-        """The list's number and, unless the receiver has it already, the list."""
+        """Return the list's number and, unless the receiver already has it, the list."""
         key = tuple(locations)
         known = self._numbers.get(key)
         if known is not None:
@@ -232,7 +232,7 @@ class Names:
         return number, locations
 
     def lookup(self, number: int, locations: list[str] | None) -> list[str]:
-        """The list that the sender numbered so."""
+        """Return the list with the sender's number."""
         if locations is None:
             return self._lists[number]
         if number >= 0:
@@ -241,7 +241,7 @@ class Names:
 
 
 def _sendable(served: dict[int, Served], paths: dict[int, str]) -> dict[int, Served]:
-    """``served`` with each value that cannot be pickled replaced by its type's name."""
+    """Return ``served`` with values that cannot be pickled replaced by their type's name."""
     result = {}
     for index, entry in served.items():
         try:
@@ -254,7 +254,7 @@ def _sendable(served: dict[int, Served], paths: dict[int, str]) -> dict[int, Ser
 
 
 def pack(message: Message, names: Names, paths: dict[int, str]) -> Packed:
-    """A message as bytes, its location lists by number where the receiver knows them."""
+    """Pack a message, with location lists by number if the receiver knows them."""
     visits = [(v.stage, *names.number(v.locations), v.boundary, v.served) for v in message.visits]
     try:
         return encode((message.step, visits, message.errors, message.poison), paths)
@@ -264,7 +264,7 @@ def pack(message: Message, names: Names, paths: dict[int, str]) -> Packed:
 
 
 def unpack(data: Packed, names: Names, modules: dict[str, Any]) -> Message:
-    """The message that was packed with the sender's counterpart of ``names``."""
+    """Undo :func:`pack`, with the receiver's counterpart of the sender's ``names``."""
     step, packed, errors, poison = decode(data, modules)
     visits = tuple(
         Visits(stage, names.lookup(number, locations), boundary, served)
@@ -274,14 +274,14 @@ def unpack(data: Packed, names: Names, modules: dict[str, Any]) -> Message:
 
 
 def snapshot(value: Any) -> Any:
-    """A copy that later edits and kernels cannot reach."""
+    """Return a copy that later edits and kernels cannot change."""
     if type(value) is tuple and all(type(item) is torch.Tensor for item in value):
-        return tuple(item.clone() for item in value)  # what most layers give
+        return tuple(item.clone() for item in value)  # the output of most layers
     return map_tensors(value, torch.Tensor.clone)
 
 
 def same(before: Any, after: Any) -> bool:
-    """Whether no tensor of ``after`` differs from its counterpart in ``before``."""
+    """Return whether each tensor of ``after`` is bitwise its counterpart in ``before``."""
     left, right = tensors_in(before), tensors_in(after)
     return len(left) == len(right) and all(
         a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(left, right, strict=True)
@@ -289,7 +289,7 @@ def same(before: Any, after: Any) -> bool:
 
 
 def digest(value: Any) -> int:
-    """A checksum over types, shapes and bytes of the tensors in ``value``."""
+    """Return a checksum of the types, shapes and bytes of the tensors in ``value``."""
     result = 0
     for tensor in tensors_in(value):
         result = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), result)

@@ -28,7 +28,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one step: who took part, how many tokens, and which request in which row."""
+    """The batch of one step: its workers, its number of tokens, and each row's request."""
 
     members: tuple[Member, ...]
     tokens: int
@@ -36,7 +36,7 @@ class Batch:
 
 
 class _Whole:
-    """A model's fragments, except that one location's value has been made whole already."""
+    """A model's fragments, except one location, whose value is already whole."""
 
     def __init__(self, fragments: Any, location: str) -> None:
         self._fragments = fragments
@@ -50,21 +50,20 @@ class _Whole:
 
 
 class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
-    """nnsight's interleaver, which notes what it serves when ``log`` is set.
+    """nnsight's interleaver, which also records what it serves if ``log`` is set.
 
-    The class of a loaded engine's interleaver is exchanged for this one, so there is no
-    constructor; ``elsewhere`` and ``log`` are set by :func:`adopt`.
+    It has no constructor: :func:`adopt` changes the class of a loaded engine's interleaver, and
+    sets ``elsewhere`` and ``log``.
     """
 
-    #: Where this step's visits are noted, or ``None`` when nobody needs them.
+    #: The record of this step's visits, or ``None`` if nobody needs it.
     log: Visits | None
-    #: Locations of modules that run on several stages, where this stage is not the one that
-    #: serves them.
+    #: Locations of modules on several stages that another stage serves.
     elsewhere: frozenset[str]
     fragments: Any
 
     def handle(self, provider: str, value: Any) -> Any:
-        """Serve a visit as nnsight does, and note it."""
+        """Serve a visit as nnsight does, and record it."""
         if provider in self.elsewhere:
             return value
         log = self.log
@@ -102,7 +101,7 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
         return after if undo is None else undo(after)
 
     def settle(self, log: Visits) -> None:
-        """Say of each visit that waits for it what the requests left there."""
+        """Determine what the requests changed in each unsettled visit."""
         found = readers(list(log.unsettled.values()), self.batcher)
         for index, known in zip(log.unsettled, found, strict=True):
             if index in log.served:
@@ -111,12 +110,12 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
 
 
 def groups_of(ready: list[Any]) -> dict[int, list[int]]:
-    """The rows of each of these workers' requests, by its place in the batch."""
+    """Return the rows of each worker's request, by its place in the batch."""
     return {mediator.row: list(mediator.batch_group) for mediator in ready}
 
 
 def adopt(interleaver: Any, elsewhere: frozenset[str]) -> RelayInterleaver:
-    """Exchange a loaded engine's interleaver class for the recording one."""
+    """Change the class of a loaded engine's interleaver to the recording one."""
     interleaver.__class__ = RelayInterleaver
     interleaver.log = None
     interleaver.elsewhere = elsewhere
@@ -126,7 +125,7 @@ def adopt(interleaver: Any, elsewhere: frozenset[str]) -> RelayInterleaver:
 
 @contextmanager
 def placed(interleaver: RelayInterleaver, batch: Batch) -> Iterator[None]:
-    """The interleaver as it was in the step of ``batch``; afterwards as it is now."""
+    """Restore the interleaver's state in the step of ``batch`` inside the with block."""
     batcher = interleaver.batcher
     before = (interleaver.mediators, batcher.total, interleaver.interleaving)
     groups = [(m.mediator, m.mediator.batch_group) for m in batch.members]
@@ -150,7 +149,7 @@ def placed(interleaver: RelayInterleaver, batch: Batch) -> Iterator[None]:
 
 
 def _to_rows(interleaver: RelayInterleaver, batch: Batch) -> None:
-    """Sampling follows the forward: one row per request, and only living workers."""
+    """Switch from the forward to sampling: one row per request, and only living workers."""
     for member in batch.members:
         member.mediator.batch_group = [member.row, 1]
     interleaver.batcher.total = len(batch.requests)
@@ -161,10 +160,10 @@ def _to_rows(interleaver: RelayInterleaver, batch: Batch) -> None:
 def replay(
     interleaver: RelayInterleaver, visits: Visits, batch: Batch, device: torch.device
 ) -> dict[int, StageDivergenceError]:
-    """Let this stage's workers see another stage's visits as if the modules ran here.
+    """Serve another stage's visits to this stage's workers as if the modules ran here.
 
-    The workers must be placed (see :func:`placed`). Returns, by row of the batch, the
-    requests whose copy here did not do what the owner's copy did.
+    The workers must be placed (see :func:`placed`). Return an error, by row of the batch, for each
+    request whose copy here did not do what the owner's copy did.
     """
     errors: dict[int, StageDivergenceError] = {}
     log, interleaver.log = interleaver.log, None
@@ -183,7 +182,7 @@ def replay(
                 continue
             ready = interleaver._ready(location)
             if entry is None:
-                # Counted, and no more: what the owner did not serve has no value here.
+                # Only count it: the owner did not serve it, so there is no value here.
                 counts[location] = counts.get(location, 0) + 1
                 for mediator in ready:
                     errors.setdefault(mediator.row, _unserved(location, visits.stage))
@@ -210,8 +209,8 @@ def replay(
 
 @dataclass
 class _Compared:
-    """Visits that are compared with what their owner's copies left: at once as the owner did, since
-    a block may go on to write to what it was given, or, of copies on a GPU, when all are over.
+    """Compares visits with what their owner's copies left. On the host this happens at once, as on
+    the owner, since a block may later write to the value; on a GPU, copies are compared at the end.
     """
 
     errors: dict[int, StageDivergenceError]

@@ -1,4 +1,4 @@
-"""nnsight's request table with the relay looking on."""
+"""nnsight's request table, extended for the relay."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from conformance.engines.vllm.relay.stage import Relay
 
 
 class RelayRequests(Requests):  # type: ignore[misc]
-    """nnsight's request table, which tells the relay what it settled.
+    """nnsight's request table, which notifies the relay.
 
-    The class of a loaded runner's table is exchanged for this one; ``relay`` is set then.
+    The class of a loaded runner's table is changed to this one; ``relay`` is then set.
     """
 
     relay: Relay
     out: set[Any]
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
-        """Take new requests, and give their workers random states of their own."""
+        """Add new requests, and give their workers separate random states."""
         super().add(new_requests, persistent_objects)
         for data in new_requests:
             request = self.requests[data.req_id]
@@ -31,9 +31,9 @@ class RelayRequests(Requests):  # type: ignore[misc]
                     randomness.adopt(mediator, data.req_id, worker, self.relay.device)
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
-        """Point the workers at their rows, then let the relay replay what came before."""
-        # nnsight notes here which workers sit a step out, from counts that the relay moves
-        # at other times; `Relay._credit` does that for every visit instead.
+        """Point the workers at their rows, then let the relay replay the earlier stages."""
+        # nnsight lists in `out` the workers that sit a step out, from counts that the relay changes
+        # at other times; `Relay._credit` handles every visit instead.
         self.out = set()
         super().scope(model, spans)
         self.out = set()

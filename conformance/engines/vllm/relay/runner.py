@@ -1,4 +1,4 @@
-"""The relay on nnsight's model runner; mixed in before it for the CPU and for CUDA."""
+"""The relay on nnsight's model runner; mixed in ahead of it, on the CPU and on CUDA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RelayRunner:
     relay: Relay
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Load, then relate this stage's modules to the whole model."""
+        """Load, then map this stage's modules to the whole model."""
         super().load_model(*args, **kwargs)  # type: ignore[misc]
         self._check_configuration()
         from vllm.distributed.parallel_state import get_pp_group, get_tp_group
@@ -55,8 +55,8 @@ class RelayRunner:
         for path, module in tree.here.items():
             state = module.__dict__.get(STATE)
             if state is not None:
-                # A module shared by several paths has one name in the whole model, and it
-                # may be that of a layer which this stage does not hold.
+                # A module shared by several paths has one name in the whole model, which may be
+                # that of a layer on another stage.
                 state.register(interleaver, path)
         objects = self.nnsight_persistent_objects  # type: ignore[attr-defined]
         for path, canonical in tree.canonical.items():
@@ -65,7 +65,7 @@ class RelayRunner:
             else:
                 module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch, calls)
                 if interleaver.fragments is not None:
-                    # A block that calls it holds, and wants, more than a rank's share.
+                    # A block that calls it needs the full tensors, not a rank's share.
                     interleaver.fragments.instrument(SimpleNamespace(path=path, _module=module))
             objects[f"Module:{path}"] = module
         requests = self.nnsight_requests  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ class RelayRunner:
         patches.apply(patches.Place.RELAY, reports=self.relay.reports)
 
     def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
-        """Run the step's forward and tell the next stage what was seen."""
+        """Run the step's forward, and send the record to the next stage."""
         if intermediate_tensors is not None:
             self.relay.accept(intermediate_tensors.tensors)
         with randomness.kept():
@@ -99,10 +99,10 @@ class RelayRunner:
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample, then tell the earlier stages what they missed."""
+        """Sample, then send the earlier stages the visits they missed."""
         if self.relay.failed:
-            # vLLM takes None to mean that the forward failed, and raises its error. Anything
-            # else it would read as the output of a step that never was.
+            # For vLLM, None means that the forward failed, and it raises that error. Any other
+            # value would be read as the output of a step that did not run.
             return None
         try:
             output = super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
@@ -118,7 +118,7 @@ class RelayRunner:
         finished_request_ids: list[str] | None = None,
         outputs: dict[str, Any] | None = None,
     ) -> bytes | None:
-        """Saved values from the reporting rank; from the others, errors only they can know."""
+        """Return the saved values on the reporting rank; on others, errors only they have."""
         finished = set(finished_request_ids or [])
         wanted = set(request_ids) | finished
         relay = self.relay

@@ -1,7 +1,7 @@
-"""What a trace saved, on its way home: copied from the device at once, when the request is over.
+"""Serialization of what a trace saved: tensors are copied from the device together.
 
-nnsight pickles it, and torch then writes each tensor as a file of its own: a fifth of a
-millisecond each, as much as a layer takes.
+nnsight pickles it, and torch then writes each tensor as a separate file: a fifth of a millisecond
+each, as long as a layer takes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conformance.engines.vllm.relay.record import Packed, pack_tensors, parted, 
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps tensors out of the stream, each of them once, by the device that they are on."""
+    """Stores tensors outside of the stream, each once, by device."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
@@ -55,7 +55,7 @@ class _Unpickler(LandingUnpickler):
 
 
 class _Home:
-    """Stands for what was saved, and becomes it where it is unpickled."""
+    """Holds packed saves; unpickling it returns the saved values."""
 
     def __init__(self, stream: bytes, parts: dict[str, bytes]) -> None:
         self.stream = stream
@@ -66,8 +66,8 @@ class _Home:
 
 
 def dumps(value: Any) -> bytes:
-    """`value` pickled, its tensors beside each other. Plain ``pickle.loads`` gives it back, each
-    tensor with memory of its own, on the host or the GPU of the process that does so.
+    """Return `value` pickled, with its tensors concatenated. ``pickle.loads`` restores it; each
+    tensor gets separate memory on the host or on the GPU of the loading process.
     """
     stream = io.BytesIO()
     pickler = _Pickler(stream)
@@ -80,13 +80,13 @@ def dumps(value: Any) -> bytes:
 
 
 def arrived(stream: bytes, parts: dict[str, bytes]) -> Any:
-    """What :func:`dumps` was given."""
+    """Undo :func:`dumps`."""
     return _Unpickler(stream, {at: _tensors(part, at) for at, part in parts.items()}).load()
 
 
 def _tensors(part: bytes, device: str) -> list[torch.Tensor]:
     packed = parted(torch.frombuffer(bytearray(part), dtype=torch.uint8))
-    # Without a number: this process's GPU, whichever of the engine's it was.
+    # Without an index: this process's GPU, whichever GPU of the engine it was.
     body = packed.body.to(torch.device(device).type)
     _, tensors = unpack_tensors(Packed(packed.head, body))
     return [tensor.clone() for tensor in tensors]

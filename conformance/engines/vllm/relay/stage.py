@@ -1,7 +1,7 @@
-"""One stage's part in the relay: which step it is, what was sent, received and replayed.
+"""One stage's state in the relay: the current step, and what was sent, received and replayed.
 
-All decisions are taken from the scheduler's output and the requests' payloads, which are the
-same on every rank, so no stage asks another whether there is something to receive.
+All decisions follow from the scheduler's output and the requests' payloads, which are the same on
+every rank, so no stage has to ask another whether there is something to receive.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from conformance.engines.vllm.relay.record import (
 from conformance.engines.vllm.relay.replay import Batch, Member, RelayInterleaver, placed, replay
 from conformance.engines.vllm.relay.transport import Column
 
-#: The names under which visits travel beside the activations: all of them on the host, or their
-#: values apart, which stay on the device.
+#: The keys of the record among the activations: all of it on the host, or its values separately on
+#: the device.
 RECORD = "conformance.relay"
 VALUES = "conformance.relay.values"
 
-#: Seconds for which a request that ended without a collect is kept: an asynchronous client
-#: collects after the scheduler has forgotten the request, a synchronous one before.
+#: Seconds to keep a request that ended without a collect: an asynchronous client collects after the
+#: scheduler has dropped the request, a synchronous one before.
 GRACE = 5.0
 
 
@@ -96,15 +96,15 @@ class Relay:
 
     @property
     def reports(self) -> bool:
-        """Whether saved values are taken from this rank: one that has seen everything."""
+        """Whether this rank, which has seen everything, reports the saved values."""
         return self.last and self.tensor_rank == 0
 
     # -- before the forward ------------------------------------------------------------
 
     def begin(self, scheduled: Any) -> None:
-        """Start a step: replay what is due.
+        """Start a step: replay the later stages' visits that are due.
 
-        What the earlier stages saw comes with their activations (see :meth:`accept`).
+        The earlier stages' visits arrive with their activations (see :meth:`accept`).
         """
         self.step, self.failed = None, False
         self._track(scheduled.scheduled_new_reqs)
@@ -112,7 +112,7 @@ class Relay:
         finished = [i for i in scheduled.finished_req_ids if i in self.tracked]
         bound = max((self.tracked[i].last for i in (*traced, *finished)), default=0)
         if traced:
-            # No more than `stages` steps are in flight, so the older ones are done.
+            # At most `stages` steps are in flight, so older ones are done.
             bound = max(bound, self.number + 1 - self.stages)
         self.catch_up(bound)
         for request_id in finished:
@@ -131,14 +131,14 @@ class Relay:
     def accept(self, tensors: dict[str, torch.Tensor]) -> None:
         """Take the earlier stages' visits out of the activations they sent.
 
-        A stage that could not run the step sends its error in the place of activations, so
-        that this one raises instead of waiting for them.
+        A stage that could not run the step sends its error instead of activations, so that this
+        stage raises instead of waiting.
         """
         data, body = tensors.pop(RECORD, None), tensors.pop(VALUES, None)
         if data is None or self.step is None:
             return
         if body is None:
-            # What vLLM's shared memory hands out may begin anywhere.
+            # A tensor from vLLM's shared memory may start at any offset.
             packed = parted(data if data.storage_offset() == 0 else data.clone())
         else:
             packed = Packed(data, body)
@@ -159,7 +159,7 @@ class Relay:
                 self.tracked[data.req_id] = _Tracked(Request(data.req_id))
 
     def _forget_ended(self) -> None:
-        """Drop workers of requests that were aborted: no collect comes for those."""
+        """Drop the workers of aborted requests, which are never collected."""
         now = time.monotonic()
         for request_id, ended in list(self.ended.items()):
             request = self.requests.requests.get(request_id)
@@ -173,7 +173,7 @@ class Relay:
                 del self.requests.requests[request_id]
 
     def scoped(self, spans: list[tuple[str, int]]) -> None:
-        """The step's batch is known: replay the earlier stages and start noting our own."""
+        """Replay the earlier stages on the batch, now known, and start recording this one."""
         interleaver, step = self.interleaver, self.step
         if step is not None:
             members = tuple(
@@ -187,7 +187,7 @@ class Relay:
     # -- after it ----------------------------------------------------------------------
 
     def forwarded(self) -> dict[str, torch.Tensor]:
-        """The forward ran. What every stage but the last has to send with its activations."""
+        """End the forward. Return what any stage but the last sends with its activations."""
         step, log = self.step, self.interleaver.log
         if log is not None:
             log.end_tokens()
@@ -204,15 +204,15 @@ class Relay:
         return self._beside(message)
 
     def handing_on(self) -> None:
-        """The activations, or the error in their place, are about to go to the next stage.
+        """Announce to the next stage that activations, or an error, are about to be sent.
 
-        Not once they are gone: what does not fit into vLLM's buffer waits for its receiver.
+        Not after sending: what exceeds vLLM's buffer waits for its receiver.
         """
         if self.step is not None and not self.last:
             self.column.ring(self.stage + 1, self.step.number)
 
     def sampled(self) -> None:
-        """The step is over on the last stage, which tells the earlier ones what they missed."""
+        """End the step on the last stage, and send the earlier stages what they missed."""
         step, log = self.step, self.interleaver.log
         self.interleaver.log = None
         if log is None or not self.last:
@@ -229,7 +229,7 @@ class Relay:
         self.step = None
 
     def fail(self, reason: str) -> None:
-        """This stage cannot finish the step: let no other stage wait for it."""
+        """Tell the other stages that this stage cannot finish the step, so that none waits."""
         step = self.step
         self.failed, self.interleaver.log = True, None
         if step is None or step.told:
@@ -242,7 +242,7 @@ class Relay:
         else:
             from vllm.distributed.parallel_state import get_pp_group
 
-            # Gloo sends from the tensor that its handle holds: nothing may be dropped yet.
+            # Gloo sends from the tensor that its handle holds, so keep the handle.
             data = self._beside(poison)
             self.handing_on()
             self.sending = get_pp_group().isend_tensor_dict(data)
@@ -267,14 +267,14 @@ class Relay:
                 self._credit(visits, None, batch)
 
     def collecting(self, finished: set[str]) -> None:
-        """The named requests are over: bring their workers up to their last step."""
+        """Bring the workers of the named requests, which are over, up to their last step."""
         over = {i: t for i, t in self.tracked.items() if t.request.named(finished)}
         self.catch_up(max((t.last for t in over.values()), default=0))
         for request_id in over:
             del self.tracked[request_id]
 
     def collected(self) -> None:
-        """Let go of what the collected requests held."""
+        """Release what the collected requests held."""
         for request_id in [i for i in self.errors if i not in self.requests.requests]:
             del self.errors[request_id]
         if not self.requests.requests:
@@ -282,10 +282,10 @@ class Relay:
             self.interleaver.reindex()
 
     def failures(self, wanted: set[str]) -> dict[str, Any]:
-        """By engine id, the errors this stage alone can know of.
+        """Return, by engine id, the errors that only this stage knows.
 
-        Not an early stop, and not a read left dangling: both are for the reporting stage,
-        whose copy has seen the whole run. Nor what that stage knows of already.
+        Early stops and unfinished reads are left to the reporting stage, whose copy has seen the
+        whole run. Errors that it already knows are left out.
         """
         found = {}
         for request in self.requests.requests.values():
@@ -296,14 +296,14 @@ class Relay:
         return found
 
     def accept_errors(self, wanted: set[str]) -> None:
-        """On the reporting stage: adopt other stages' errors where its own copy has none."""
+        """On the reporting stage, adopt other stages' errors where its own copy has none."""
         for request_id, error in self.errors.items():
             request = self.requests.requests.get(request_id)
             if request is not None and request.named(wanted) and self._died(request) is None:
                 request.error = error
 
     def state(self) -> dict[str, Any]:
-        """Counters that must be zero when no trace is in flight, and two that grow."""
+        """Return counters that must be zero when no trace is in flight, and two that only grow."""
         self._forget_ended()
         return {
             "stage": self.stage,
@@ -320,7 +320,7 @@ class Relay:
     # -- parts -------------------------------------------------------------------------
 
     def _unpack(self, data: Packed, stage: int) -> Message:
-        # All values at once: a copy to the device for each would cost more than what they hold.
+        # All values in one copy to the device: separate copies would cost more than the transfer.
         data = data._replace(body=data.body.to(self.device))
         return unpack(data, self.incoming.setdefault(stage, Names()), self.modules)
 
@@ -336,15 +336,15 @@ class Relay:
         return data
 
     def _beside(self, message: Message) -> dict[str, torch.Tensor]:
-        """A message to the next stage, as it travels beside the activations."""
+        """Return a message to the next stage, to be sent along with the activations."""
         data = self._packed(self.stage + 1, message)
         if data.body.is_cuda:
             return {RECORD: self._undivided(data.head), VALUES: self._undivided(data.body)}
         return {RECORD: self._undivided(data.whole)}
 
     def _undivided(self, data: torch.Tensor) -> torch.Tensor:
-        """vLLM cuts what divides evenly among the tensor-parallel ranks, and each of them sends a
-        part; but each has a message of its own.
+        """Return data whose size the tensor-parallel ranks do not divide. vLLM sends evenly
+        divisible tensors in parts, one from each rank, but each rank has its own message.
         """
         if self.tensor_size > 1 and data.numel() % self.tensor_size == 0:
             return torch.cat([data, data.new_zeros(1)])
@@ -354,7 +354,7 @@ class Relay:
         self.column.send(stage, self._packed(stage, message).whole)
 
     def _replay(self, visits: Visits, batch: Batch) -> None:
-        # A block may call modules of this stage while it is replayed, between two forwards.
+        # A replayed block may call modules of this stage, between two forwards.
         with self.calls.context(self.calls.local):
             differing = replay(self.interleaver, visits, batch, self.device)
         for row, error in differing.items():
@@ -363,10 +363,10 @@ class Relay:
                 request.error = capture_exception(error)
 
     def _credit(self, visits: Visits, step: _Step | None, batch: Batch | None = None) -> None:
-        """Keep visits of a step from the count of workers that were not in it.
+        """Exclude a step's visits from the counts of workers that took no part in it.
 
-        Counts belong to the interleaver, so a worker's own count is what has passed since it
-        started; a visit in which it had no part must not move it.
+        Counts belong to the interleaver, so a worker's own count is what passed since it started.
+        Raising its start excludes a visit.
         """
         batch = batch if batch is not None or step is None else step.batch
         inside = set() if batch is None else {id(m.mediator) for m in batch.members}
@@ -380,7 +380,7 @@ class Relay:
                     start[location] = start.get(location, 0) + 1
 
     def _died(self, request: Request) -> Any:
-        """The captured exception that ended one of the request's blocks here, if real."""
+        """Return the captured exception that ended one of the request's blocks here, if any."""
         for mediator in request.workers():
             exception = mediator.exception
             if exception is not None and not isinstance(exception, EarlyStopException):
@@ -392,7 +392,7 @@ class Relay:
         return died if died is not None else request.error
 
     def _errors(self, batch: Batch) -> dict[str, Any]:
-        """Errors of this and the earlier stages' copies in the batch, for the next stage."""
+        """Return this and the earlier stages' errors in the batch, for the next stage."""
         found = {}
         for request_id in batch.requests:
             request = self.requests.requests.get(request_id)

@@ -1,13 +1,13 @@
 """Messages between the stages of one tensor-parallel column.
 
-The last stage tells the earlier ones what they missed, and each tells the next when there is
-something to take. They travel over local sockets, in the kernel's hands as soon as they are
-sent: gloo's own thread would have to get a core of its own while vLLM's processes spin on
-them, and a message would cost milliseconds. What is too long for the socket's buffer is
-handed over as a file in memory, so a send never waits for its receiver.
+The last stage sends the earlier ones what they missed, and each stage announces its activations to
+the next. Messages use local sockets, so the kernel holds them as soon as they are sent. With gloo,
+a message would take milliseconds, since its thread competes with vLLM's spinning processes for a
+core. A message that exceeds the socket's buffer is passed as a memory file, so sending never
+blocks.
 
-While the stages connect, anybody on the machine can: whoever is of another user or does not know
-the secret that the group was told is turned away, and loading goes on.
+While the stages connect, any local process can connect too. A process of another user, or without
+the secret shared by the group, is rejected, and loading continues.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-#: Messages up to this size, in bytes, go through the socket. No more than one message per
-#: step in flight waits there, so its buffer (some 200 KiB) has room for all of them.
+#: Messages up to this size, in bytes, go through the socket. At most one message per step in flight
+#: waits there, so its buffer (about 200 KiB) has room for all of them.
 INLINE = 16 * 1024
 
-#: Seconds left to a stage that has rung, to send: who is woken takes the waker's core.
+#: Seconds to wait after a stage's announcement: the woken process would take the sender's core.
 SENDING = 5e-5
 
 _SIZE = struct.Struct("<Q")
-#: What the kernel says of a peer: process, user, group.
+#: The kernel's information on a peer: process, user, group.
 _CREDENTIALS = struct.Struct("3i")
 _SECRET_BYTES = 32
 
-#: Seconds that one who connects has to say who it is: those who are expected say it at once.
+#: Seconds that a peer has to introduce itself; the stages do so immediately.
 _INTRODUCTION = 2.0
 
 
 def columns(stages: int, tensor_size: int) -> list[list[int]]:
-    """The world ranks of each column: rank = stage × tensor size + column."""
+    """Return the world ranks of each column: rank = stage × tensor size + column."""
     return [
         [stage * tensor_size + column for stage in range(stages)] for column in range(tensor_size)
     ]
@@ -53,8 +53,8 @@ def columns(stages: int, tensor_size: int) -> list[list[int]]:
 class Column:
     """The stages that share one tensor-parallel rank.
 
-    Built on every world rank at the same point of loading: ``new_group`` must be called by
-    all of them, for all columns, in the same order, or the load hangs.
+    Every world rank must create it at the same point of loading: all of them must call
+    ``new_group`` for all columns in the same order, or loading hangs.
     """
 
     def __init__(self, stage: int, column: int, stages: int, tensor_size: int) -> None:
@@ -95,9 +95,9 @@ class Column:
             os.close(file)
 
     def receive(self, stage: int) -> torch.Tensor:
-        """The next message from ``stage``, uint8 [bytes]; blocks until it is there.
+        """Return the next message from ``stage``, uint8 [bytes]; blocks until it arrives.
 
-        Raises EOFError when the stage's process has ended.
+        Raises EOFError if the stage's process has ended.
         """
         frame, files, _, _ = socket.recv_fds(self._peers[stage], _SIZE.size + INLINE, 1)
         if not frame:
@@ -115,14 +115,14 @@ class Column:
         return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
 
     def ring(self, stage: int, step: int) -> None:
-        """Tell ``stage``, the next one, that this stage's part of ``step`` is about to come."""
+        """Announce to the next stage that this stage's part of ``step`` is about to be sent."""
         self._peers[stage].sendmsg([_SIZE.pack(step)])
 
     def wait(self, stage: int, step: int) -> None:
-        """Sleep until ``stage``, the one before, has rung for ``step``.
+        """Sleep until the previous stage has announced ``step``.
 
-        vLLM itself waits for activations by spinning. Where there are fewer cores than
-        processes, it would take the core on which the other stage makes them.
+        vLLM itself waits for activations by spinning. With fewer cores than processes, it would
+        take the core on which the other stage computes them.
         """
         rung = 0
         while rung < step:
@@ -133,13 +133,13 @@ class Column:
         time.sleep(SENDING)
 
     def gather(self, obj: object) -> list[object]:
-        """Every stage's ``obj``, in stage order. For loading only: it blocks all stages."""
+        """Return every stage's ``obj``, in stage order. For loading only: it blocks all stages."""
         gathered: list[object] = [None] * len(self.ranks)
         dist.all_gather_object(gathered, obj, group=self.group)
         return gathered
 
     def _connect(self, timeout: float) -> dict[int, socket.socket]:
-        """Sockets to the stages this one exchanges messages with: its neighbours and the last."""
+        """Connect to the stages this one exchanges messages with: its neighbours and the last."""
         last, mine = len(self.ranks) - 1, self.stage
         earlier = [s for s in range(mine) if mine in (s + 1, last)]
         later = {s for s in (mine + 1, last) if mine < s <= last}
@@ -162,7 +162,7 @@ class Column:
 
 
 def _connected(name: str, secret: bytes, stage: int) -> socket.socket:
-    """A socket to the stage that listens at ``name``, which is told who calls."""
+    """Connect to the stage that listens at ``name``, and introduce this stage."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(name)
     if not _same_user(peer):
@@ -172,9 +172,9 @@ def _connected(name: str, secret: bytes, stage: int) -> socket.socket:
 
 
 def _accepted(listener: socket.socket, secret: bytes, wanted: set[int]) -> dict[int, socket.socket]:
-    """The sockets of the ``wanted`` stages. Whoever else calls is turned away.
+    """Return the sockets of the ``wanted`` stages; reject all other callers.
 
-    Raises TimeoutError when one does not call within the listener's timeout.
+    Raises TimeoutError if a stage does not connect within the listener's timeout.
     """
     peers: dict[int, socket.socket] = {}
     until = time.monotonic() + (listener.gettimeout() or 0)
@@ -190,7 +190,7 @@ def _accepted(listener: socket.socket, secret: bytes, wanted: set[int]) -> dict[
 
 
 def _introduced(peer: socket.socket, secret: bytes) -> int:
-    """The stage that has called, -1 for anybody else, of whom no more is read than one frame."""
+    """Return the stage that connected, or -1 for any other peer. Reads at most one frame."""
     if not _same_user(peer):
         return -1
     peer.settimeout(_INTRODUCTION)
@@ -209,6 +209,6 @@ def _same_user(peer: socket.socket) -> bool:
 
 
 def _waiting(peer: socket.socket) -> int:
-    """The bytes that ``peer`` has been sent and has not yet read, with the kernel's overhead."""
+    """Return the bytes sent to ``peer`` but not yet read, with the kernel's overhead."""
     found = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
     return int(struct.unpack("i", found)[0])

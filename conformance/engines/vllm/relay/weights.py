@@ -1,7 +1,7 @@
-"""Weights of modules that live on another stage, fetched when a block uses them.
+"""Weights of modules on another stage, fetched when a block uses them.
 
-Weights do not change, so fetching one has no place in the order of steps: each stage answers
-from a thread of its own, over a local socket, and what was fetched is kept for a while.
+Weights do not change, so they can be fetched at any point of a step. Each stage serves them from a
+thread, over a local socket, and fetched weights are cached until the next case.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
 
 
 class Owners:
-    """Which stage holds which module, and the way to its weights."""
+    """Which stage holds each module, and fetching of its weights."""
 
     def __init__(self, column: Column, tree: Tree, device: torch.device) -> None:
         self.device = device
@@ -60,14 +60,14 @@ class Owners:
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
 
     def fetch(self, path: str, name: str) -> torch.Tensor:
-        """The parameter or buffer ``name`` of the module at ``path``, on this stage's device."""
+        """Return a parameter or buffer of the module at ``path``, on this stage's device."""
         key = (path, name)
         if key not in self._kept:
             self._kept[key] = self._ask(path, name).to(self.device)
         return self._kept[key]
 
     def forget(self) -> None:
-        """Keep nothing of what was fetched: a block may have written to it."""
+        """Drop all fetched weights, since a block may have written to them."""
         self._kept.clear()
 
     def _ask(self, path: str, name: str) -> torch.Tensor:

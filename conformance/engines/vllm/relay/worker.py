@@ -1,4 +1,4 @@
-"""The relay on a vLLM worker; mixed in before the CPU or the CUDA worker."""
+"""The relay on a vLLM worker; mixed in ahead of the CPU or CUDA worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.worker import process_state
 
 
 class RelayWorker:
-    """Exchanges the runner's class and stands around each step."""
+    """Changes the runner's class and wraps each step."""
 
     relay_runner_class: type
     model_runner: Any
@@ -31,9 +31,9 @@ class RelayWorker:
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: Any) -> Any:
-        """One step. If it raises, the other stages are told before anybody waits for them."""
+        """Run one step. If it raises, tell the other stages before any of them waits."""
         if not getattr(_local, "depth", 0):
-            inc()  # replaying runs blocks, whose `.save()` needs a trace open on this thread
+            inc()  # replaying runs blocks, whose `.save()` needs an open trace on this thread
         relay = self._relay
         try:
             with process_state.raising_instead_of_exiting():
@@ -44,12 +44,12 @@ class RelayWorker:
             raise
 
     def conformance_begin(self) -> None:
-        """A cell begins: what it fetches of other stages no other cell has written to."""
+        """Begin a cell: drop fetched weights, which another cell may have written to."""
         super().conformance_begin()  # type: ignore[misc]
         self.model_runner.fetched.forget()
 
     def conformance_relay_state(self) -> dict[str, Any]:
-        """The relay's counters on this rank (see :meth:`Relay.state`)."""
+        """Return the relay's counters on this rank (see :meth:`Relay.state`)."""
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         resident = pages * resource.getpagesize()
         return {**self._relay.state(), "resident": resident}
