@@ -1,4 +1,4 @@
-"""What is expected not to pass: the entries of known.yaml, and what a run makes of them."""
+"""Expected failures: the entries of known.yaml, and how a run compares with them."""
 
 from conformance.expectations.assess import (
     Assessed,

@@ -1,8 +1,8 @@
-"""A run's cells against the entries: what was expected, and which entries hold no more (pure).
+"""Match a run's cells with known.yaml: what was expected, and which entries no longer hold (pure).
 
-Every cell is expected to pass. One that does not needs an entry that applies to it and names
-its verdict; `unsupported` and `skipped` too, or an engine that refuses all would look well.
-Nothing excuses a fault of the harness.
+Every cell is expected to pass. One that does not needs an entry that applies to it and names its
+verdict. This includes `unsupported` and `skipped`: otherwise an engine that refuses everything
+would look good. Nothing excuses a fault of the harness.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from conformance.records import (
 
 
 class Standing(StrEnum):
-    """What a run made of one entry."""
+    """The state of an entry after a run."""
 
     USED = "used"
     STALE = "stale"
@@ -40,16 +40,16 @@ class Standing(StrEnum):
 
     @property
     def wrong(self) -> bool:
-        """The file has to be mended."""
+        """Return whether the file has to be fixed."""
         return self in (Standing.STALE, Standing.EXPIRED, Standing.REDUNDANT)
 
 
 @record()
 class Assessed:
-    """One cell: what its verdict is to the gate, in words, and the entries that apply to it.
+    """One cell with its finding, the reason for it, and the entries that apply.
 
-    `plain` is the cell of its column's backend, which is what entries match: an entry on a
-    backend holds for it in every environment.
+    `plain` is the cell of its column's backend, which entries match: an entry on a backend applies
+    in every environment.
     """
 
     cell: CellResult
@@ -60,7 +60,7 @@ class Assessed:
 
 
 def explains(entry: Entry, cell: CellResult) -> bool:
-    """Whether this is what the entry expects of the cell."""
+    """Return whether the cell fails as the entry expects."""
     if not _speaks_of(entry, cell) or _other_rules(entry, cell):
         return False
     if entry.prediction:
@@ -72,14 +72,14 @@ def explains(entry: Entry, cell: CellResult) -> bool:
 
 
 def is_predicted(name: str, cell: CellResult) -> bool:
-    """Whether a definition explains what fails of the cell, in each precision in which it does."""
+    """Return whether a definition explains the failure in every precision that fails."""
     beside = cell.beside
     both = beside is None or not fails_by_itself(beside) or name in beside.predicted
     return name in cell.predicted and both
 
 
 def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
-    """The rules that do not hold and that the entry does not name."""
+    """Return the broken rules that the entry does not name."""
     beside = cell.beside
     rules = [*cell.relations, *(beside.relations if beside and fails_by_itself(beside) else ())]
     return [
@@ -92,14 +92,14 @@ def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
 
 
 def _speaks_of(entry: Entry, cell: CellResult) -> bool:
-    """Whether it is what the entry expects, however far off."""
+    """Return whether the cell fails as the entry expects, ignoring its size."""
     words = f"{cell.reason}\n{cell.diagnosis}\n{cell.detail}"
     alike = entry.precision in (None, cell.precision)
     return alike and cell.verdict in entry.verdicts and entry.says in words
 
 
 def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ...]:
-    """Every cell of a run, in its order."""
+    """Assess every cell of a run, in its order."""
     places = where_of(results)
     backends = {column.id: column.backend.id for column in results.columns}
     return tuple(
@@ -111,9 +111,7 @@ def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ..
 
 
 def _answered(known: Known, plain: Cell, cell: CellResult, where: Where) -> tuple[int, ...]:
-    """The entries that apply to a cell, without those that speak of bf16 where it ran in float32
-    alone: it says nothing about them.
-    """
+    """Return the entries that apply to a cell, without bf16 entries if it ran in float32 only."""
     applicable = applying(known, plain, where)
     if cell.numerics is not None or cell.meaning is None:
         return applicable
@@ -125,7 +123,7 @@ def _of_bf16(entry: Entry) -> bool:
 
 
 def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
-    """The entries that match a backend's cell and whose conditions are met."""
+    """Return the entries that match a backend's cell and whose conditions are met."""
     return tuple(
         index
         for index, entry in enumerate(known.entries)
@@ -140,8 +138,9 @@ def standing(
     *,
     selection: Selection | None = None,
 ) -> tuple[Standing, ...]:
-    """What the run made of every entry, in the file's order. Where its `selection` leaves cells
-    out, an entry that others make unnecessary may still be needed there.
+    """Return the state of every entry, in the file's order.
+
+    If the `selection` leaves cells out, a redundant entry may still be needed there.
     """
     standings = [
         _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
@@ -151,7 +150,7 @@ def standing(
             Standing.NOT_RUN if found is Standing.REDUNDANT else found for found in standings
         ]
     own = len(known.own)
-    # What is inherited is not this file's to mend.
+    # Inherited entries cannot be fixed in this file.
     inherited = (Standing.USED if standing.wrong else standing for standing in standings[own:])
     return (*standings[:own], *inherited)
 
@@ -181,11 +180,11 @@ def _assess(
 
 
 def _unexpected(cell: CellResult, known: Known, entries: Sequence[int]) -> str:
-    """What the cell says, and what was expected of it instead."""
+    """Return what the cell says, and what was expected instead."""
     words = cell.diagnosis or cell.reason or "no reason was recorded"
     if beyond := [index for index in entries if _speaks_of(known.entries[index], cell)]:
         return f"{words} ({_why_not(known, beyond, cell)})"
-    # What is there sometimes only does not contradict a failure of another kind.
+    # An entry that holds only sometimes does not contradict another failure.
     if contradicted := [index for index in entries if not known.entries[index].sometimes]:
         words += f" ({_lines(known, contradicted)} expects {_wanted(known, contradicted)})"
     return words
@@ -202,7 +201,7 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
     if own and entry.sometimes:
         return Standing.NOT_SEEN
     if own:
-        # An unexpected cell already says that the entry is wrong about it.
+        # An unexpected cell already shows that the entry is wrong about it.
         alone = any(result.finding is not Finding.KNOWN for result in own)
         return Standing.USED if alone else Standing.REDUNDANT
     matched = any(result.plain in entry for result in assessed)
@@ -218,8 +217,9 @@ def _lines(known: Known, entries: Sequence[int]) -> str:
 
 
 def _why_not(known: Known, entries: Sequence[int], cell: CellResult) -> str:
-    """Why entries that speak of the cell do not explain it: `it is 0.021 off, known.yaml:52 expects
-    at most 0.0015`.
+    """Return why entries that match the cell's words do not explain it.
+
+    Example: `it is 0.021 off, known.yaml:52 expects at most 0.0015`.
     """
     lines = _lines(known, entries)
     if rules := _other_rules(known.entries[entries[0]], cell):

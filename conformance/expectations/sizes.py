@@ -1,6 +1,6 @@
-"""How far off a cell is, and which words say no more than that it is off (pure).
+"""How far off a cell is, and which words say only that it is off (pure).
 
-`at_most` of an entry bounds this: a cell that is further off is another failure.
+An entry's `at_most` bounds the size: a cell that is further off is another failure.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from decimal import ROUND_UP, Decimal
 
 from conformance.records import LARGEST, Answer, CellResult, Precision, Verdict
 
-#: An unrelated value of the same length is √2 times that length off: a bound must be below.
+#: An unrelated value of the same length is √2 times that length off: a bound must be smaller.
 TOO_FAR = math.sqrt(2)
-#: The verdicts that are a distance, and that the judge says in the same words whatever is off.
+#: The verdicts with a distance, which the judge words alike whatever is off.
 SIZED = frozenset({Verdict.WRONG, Verdict.DRIFT})
-#: Honest runs of other prompts and machines are off by other amounts of the same order.
+#: Baseline runs of other prompts and machines differ in size, within the same order of magnitude.
 _ROOM = Decimal("1.5")
-#: What the judge says of a value that is off, whatever the reason: in its own words, in those of
-#: `judge.diagnosis` where no fault explains it, and of the search for the layer.
+#: What the judge says about any value that is off: verdicts, `judge.diagnosis` when no fault
+#: explains it, and the search for the layer.
 _OF_ANYTHING = """
 8 of 8 observations are off, first stream after layer 1 of prompt 0, step 1, clean run; logits of
 prompt 1, edited run and 6 more: every token off, by up to 200 × noise; judged in bf16 alone,
@@ -32,17 +32,18 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 def says_nothing(words: str) -> bool:
-    """Whether the judge writes these of whatever is off: they name no cause and no part.
+    """Return whether the judge uses these words for any wrong value: they name no cause or part.
 
-    Pieces of its words count as they do, for an entry's words are looked for within others.
+    Parts of its words count too, because an entry's words are searched as substrings.
     """
     return all(word in _OF_ANYTHING for word in _WORD.findall(words))
 
 
 def largest_error(cell: CellResult) -> float | None:
-    """The largest relative error of any observation that is off, in the precision that decided the
-    cell and in the other one where that fails too. None where anything that fails has no size:
-    a missing value, another token, a rule that does not hold, an error.
+    """Return the largest relative error of any observation that is off.
+
+    Counted are the precision that decided the cell, and the other if it fails too. None if any
+    failure has no size: a missing value, another token, a broken rule, an error.
     """
     if cell.verdict not in SIZED:
         return None
@@ -54,9 +55,7 @@ def largest_error(cell: CellResult) -> float | None:
 
 
 def bound_for(size: float | None) -> float | None:
-    """The `at_most` that a new entry for what is so far off should have: half as much again, in
-    two digits. None where there can be none.
-    """
+    """Return the `at_most` of a new entry: half as much again, in two digits, or None."""
     if size is None or not 0 < size < TOO_FAR:
         return None
     wide = Decimal(str(size)) * _ROOM
@@ -65,15 +64,16 @@ def bound_for(size: float | None) -> float | None:
 
 
 def fails_by_itself(answer: Answer) -> bool:
-    """Whether it would fail by itself. In bf16 a check may have too little power: float32 has it
-    (`conformance.judge.decide`).
+    """Return whether it would fail by itself; a bf16 check without power would not.
+
+    Float32 has the power (`conformance.judge.decide`).
     """
     powerless = answer.verdict is Verdict.VACUOUS and answer.precision is Precision.BF16
     return answer.verdict.fails and not powerless
 
 
 def _size(answer: CellResult | Answer) -> float | None:
-    """How far its observations that are off are; None where one of them, or a rule, has no size."""
+    """Return how far its failed observations are off; None if one, or a rule, has no size."""
     off = [one for one in answer.observations if not one.verdict.passes]
     broken = any(rule.gates and not rule.holds for rule in answer.relations)
     sizes = [one.extra.get(LARGEST) for one in off if one.verdict in SIZED]

