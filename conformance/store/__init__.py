@@ -1,4 +1,4 @@
-"""Run folders and the cache of observations: what is on disk, and nothing of what it means."""
+"""Run folders and the cache of observations: storage, without interpretation."""
 
 from conformance.store.cache import ObservationCache
 from conformance.store.files import link

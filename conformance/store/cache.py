@@ -1,8 +1,8 @@
-"""Finished observations by content, so that none is computed twice.
+"""Cache of finished observations by content, so that none is computed twice.
 
-An entry holds a cell's files with their digests, and is put in place by one rename. Files
-are linked, not copied, where the file system can; one that was edited in a run no longer
-has its digest. A damaged entry is dropped and counts as absent.
+An entry holds a cell's files with their digests, and is put in place by one rename. Files are
+linked, not copied, if the file system can; a file that was edited in a run no longer has its
+digest. A damaged entry is dropped and counts as absent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGESTS = "digests.json"
 
 
 class ObservationCache:
-    """Entries below `folder`, named by `keys.observation_key`."""
+    """Entries in `folder`, named by `keys.observation_key`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,10 +39,10 @@ class ObservationCache:
     def fetch(
         self, key: str, group: GroupFolder, case: str, folders: Sequence[Path] = ()
     ) -> Group | None:
-        """Put the observation into the run; returns the group it was made by.
+        """Put the observation into the run; return the group that made it.
 
-        None, and nothing put there, when there is no whole entry, or a file that the scenario
-        opened then holds something else now: `folders` are the scenarios'.
+        None, with nothing changed, if there is no complete entry, or a file that the scenario
+        opened has changed since; `folders` are the scenarios'.
         """
         entry = self.entry(key)
         if not entry.is_dir():
@@ -56,8 +56,8 @@ class ObservationCache:
         try:
             for name in reversed(_CELL):  # the outcome last, as a worker writes them
                 _link(entry / name, cell / name)
-            os.utime(entry)  # `conformance clean` removes what was not used for long
-        except FileNotFoundError:  # removed meanwhile, by `conformance clean`
+            os.utime(entry)  # `conformance clean` removes what has not been used for long
+        except FileNotFoundError:  # removed in the meantime by `conformance clean`
             group.drop_cell(case)
             return None
         return stored
@@ -73,7 +73,7 @@ class ObservationCache:
             return None
 
     def keep(self, key: str, group: GroupFolder, case: str) -> bool:
-        """Copy a finished cell into the cache; False for one that observed nothing."""
+        """Copy a finished cell into the cache; return False if it observed nothing."""
         outcome: Outcome | None = group.outcome(case)
         if outcome is None or outcome.status is not Status.OK or group.group() is None:
             return False
@@ -85,7 +85,7 @@ class ObservationCache:
         try:
             for name in _CELL:
                 _link(group.cell(case) / name, part / name)
-            shutil.copyfile(group.path / _GROUP, part / _GROUP)  # written anew by the runner
+            shutil.copyfile(group.path / _GROUP, part / _GROUP)  # the runner rewrites it
             digests = {name: _digest(part / name) for name in (*_CELL, _GROUP)}
             write_text(part / _DIGESTS, json.dumps(digests))
             entry.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which old runs and cached observations can go, by age and size; and their removal."""
+"""Select old runs and cached observations by age and size, and remove them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Item:
-    """A run, or a cached observation: where it is, its bytes on the disk, and when it was made or
-    last used (seconds since the epoch).
-    """
+    """A run or a cached observation: path, bytes on disk, and when made or last used (epoch)."""
 
     path: Path
     size: int
@@ -30,8 +28,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Limits:
-    """What stays: the `newest` whatever they take, and of the others what was used within so many
-    `days`, as long as all together take no more than `room` bytes.
+    """What is kept: the `newest` items, whatever their size, and others used within `days`, while
+    all together take at most `room` bytes.
     """
 
     days: float
@@ -39,10 +37,10 @@ class Limits:
     newest: int = 0
 
 
-#: Of the checks for which no folder was named: each holds what every layer computed.
+#: For checks without a named folder: each holds everything that every layer computed.
 CHECKS = Limits(days=math.inf, room=4 << 30, newest=20)
 
-#: The same as it is told to whoever looks for a check that is gone.
+#: The same rule, for the message about a missing check.
 CHECKS_RULE = (
     f"the newest {CHECKS.newest} on this machine are kept, and older ones as long as all take no "
     f"more than {CHECKS.room >> 30} GiB; one that was kept with --reports DIR is there for good: "
@@ -51,15 +49,13 @@ CHECKS_RULE = (
 
 
 def sweep_checks(place: Path, limits: Limits = CHECKS) -> None:
-    """Remove the oldest finished checks as far as these limits say."""
+    """Remove the oldest finished checks beyond these limits."""
     for item in superfluous(runs(place), limits, time.time()):
         remove(item)
 
 
 def runs(reports: Path) -> list[Item]:
-    """The finished runs of a folder, the newest first. One that is under way, or can be gone on
-    with, is none of them.
-    """
+    """Return the finished runs of a folder, the newest first, without unfinished ones."""
     found = [
         Item(path, taken(path), (path / "plan.json").stat().st_mtime)
         for path in _folders(reports)
@@ -69,7 +65,7 @@ def runs(reports: Path) -> list[Item]:
 
 
 def observations(cache: Path) -> list[Item]:
-    """The cached observations, the last used first, with what an ended process left half-made."""
+    """Return the cached observations, last used first, and leftovers of killed processes."""
     entries = [
         entry
         for shelf in _folders(cache)
@@ -77,13 +73,13 @@ def observations(cache: Path) -> list[Item]:
     ]
     found = []
     for entry in entries:
-        with suppress(OSError):  # another process removes it meanwhile
+        with suppress(OSError):  # another process has just removed it
             found.append(Item(entry, taken(entry), entry.stat().st_mtime))
     return sorted(found, key=lambda item: (item.used, item.path.name), reverse=True)
 
 
 def superfluous(items: Sequence[Item], limits: Limits, now: float) -> list[Item]:
-    """The items that go, of a list with the newest first."""
+    """Return the items to remove from a list with the newest first."""
     left, gone = 0, []
     for index, item in enumerate(items):
         old = now - item.used > limits.days * DAY
@@ -95,7 +91,7 @@ def superfluous(items: Sequence[Item], limits: Limits, now: float) -> list[Item]
 
 
 def remove(item: Item) -> None:
-    """Remove an item. It goes by one rename first: nobody finds a half of it."""
+    """Remove an item, renaming it first so that nobody finds half of it."""
     aside = item.path.with_name(f".{secrets.token_hex(8)}.part")
     with suppress(OSError):
         item.path.rename(aside)
@@ -103,7 +99,7 @@ def remove(item: Item) -> None:
 
 
 def taken(folder: Path) -> int:
-    """The bytes that a folder takes on the disk; what a link leads to is not counted."""
+    """Return the bytes that a folder takes on disk; targets of links are not counted."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

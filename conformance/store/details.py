@@ -1,9 +1,8 @@
-"""The judgements of single observations: in a Parquet file beside results.json.
+"""Judgements of single observations, in a Parquet file next to results.json.
 
-results.json has the cells. What was judged of each observation is two orders of magnitude more, and
-few readers need it: it stands in `observations.parquet`, a row an observation. The results say
-which file is theirs by its digest. Where an earlier version wrote the run, the judgements stand in
-results.json itself.
+results.json has the cells. The judgements of their observations are a hundred times larger and
+rarely needed, so `observations.parquet` holds them, one row per observation. The results contain
+the digest of their file. Runs of earlier versions have the judgements in results.json itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from conformance.errors import ConformanceError
 from conformance.records import Answer, CellResult, Gain, Judged, Verdict
 
-#: Beside results.json.
+#: The file's name.
 DETAILS = "observations.parquet"
 
 _OWN, _BESIDE = "own", "beside"
@@ -27,10 +26,10 @@ _FLOATS = ("q_med", "q_max", "spread", "error", "floor", "smallest")
 
 
 def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ...], str]:
-    """Write the judgements of all observations of these cells; return the cells without those of
-    what passes, and the file's digest. The file appears whole or not at all.
+    """Write the judgements of these cells' observations atomically.
 
-    What does not pass stays with its cell, too: it is little, and what a gate reads.
+    Return the cells without passing observations, and the file's digest. Failing ones also stay in
+    their cell: they are few, and a gate reads them.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -52,7 +51,7 @@ def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ..
 def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResult, ...]:
     """Return the cells with the judgements of all their observations.
 
-    Raises ConformanceError where the file is absent, damaged or of another judgement.
+    Raises ConformanceError if the file is absent, damaged or of another judgement.
     """
     remedy = f"judge the run again: conformance judge {path.parent.name}"
     from pyarrow import ArrowException, parquet

@@ -1,4 +1,4 @@
-"""The events file of a group: what its worker and its engine say that they are doing."""
+"""The events file of a group, in which its worker and its engine report their progress."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 
 from conformance import loose_json
 
-#: The event by which an engine says that it is there and is now probed, and with which processes.
+#: The event with which an engine reports that its probe begins, and its processes.
 PROBING = "probing"
 
 
 def append_event(events: Path, event: str, **details: Any) -> None:
-    """Append an event to the file. The file is opened anew, because a block may have closed what
-    was open, and written in one piece, because other processes write there too.
+    """Append an event to the file, opened anew because a block may have closed open files.
+
+    It is written in one call because other processes write there too.
     """
     line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), **details}
     target = os.open(events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -29,9 +30,7 @@ def append_event(events: Path, event: str, **details: Any) -> None:
 
 
 def probed_with(events: Path, start: int) -> frozenset[int]:
-    """Return the processes that an engine had as its probe began, if it said so since the events
-    file had `start` bytes.
-    """
+    """Return the engine's processes at the start of its probe, by events after byte `start`."""
     numbers: frozenset[int] = frozenset()
     for event in _events(events, start):
         if isinstance(event, dict) and event.get("event") == PROBING:
@@ -42,7 +41,7 @@ def probed_with(events: Path, start: int) -> frozenset[int]:
 
 
 def _events(events: Path, start: int) -> Iterator[object]:
-    """Yield what can be read of the lines after the first `start` bytes."""
+    """Yield the readable lines after the first `start` bytes."""
     with suppress(OSError), events.open("rb") as file:
         file.seek(start)
         for line in file.read().splitlines():

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and readers that say what is wrong with one."""
+"""Atomic writes, and readers that say what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.+~=,@-]*", re.ASCII)
 
 
 def safe(name: str) -> str:
-    """`name`, which becomes a folder's. Raises ConformanceError when it cannot be one."""
+    """Return `name` if it can name a folder. Raises ConformanceError otherwise."""
     if _NAME.fullmatch(name) is None:
         raise ConformanceError(
             f"{name!r} cannot name a folder",
@@ -35,9 +35,9 @@ def safe(name: str) -> str:
 
 
 def link(place: Path, target: Path) -> None:
-    """A symbolic link at `place` to `target`, both of one run; nothing where there is one.
+    """Create a symbolic link at `place` to `target`, both in one run, unless there is one.
 
-    It leads from folder to folder, so it holds wherever the run is named from or moved to.
+    The link is relative, so it survives when the run is moved.
     """
     if not place.is_symlink():
         place.symlink_to(os.path.relpath(target, place.parent))
@@ -62,7 +62,7 @@ def read_record(
     upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     mistake: Callable[[T], str] = lambda _: "",
 ) -> T | None:
-    """The record in this file, None when there is no file, as `record_in` reads it.
+    """Read the record in this file like `record_in`; None if there is no file.
 
     Raises ConformanceError for a file that does not hold one.
     """
@@ -83,11 +83,11 @@ def record_in(
     upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     mistake: Callable[[T], str] = lambda _: "",
 ) -> T:
-    """The record in this text of a file. `upgrade` brings a document of an earlier version up to
-    date, and gives back itself one that is. `mistake` says what is wrong with the record as a
-    whole, where its parts do not fit each other: "" for nothing.
+    """Parse the record in this text of a file.
 
-    Raises ConformanceError for a text that does not hold one.
+    `upgrade` converts a document of an earlier version and returns a current one itself. `mistake`
+    says what is wrong with the record as a whole, "" if nothing. Raises ConformanceError for a text
+    that does not hold one.
     """
     if upgrade is not None:
         text = _upgraded(text, upgrade)
@@ -117,12 +117,12 @@ def _upgraded(text: bytes, upgrade: Callable[[Mapping[str, Any]], Mapping[str, A
         if not isinstance(document, dict) or (new := upgrade(document)) is document:
             return text
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return text  # it is the reader's to say what is wrong
+        return text  # the reader reports what is wrong
     return json.dumps(new).encode()
 
 
 def unreadable(path: Path, error: OSError) -> ConformanceError:
-    """What to say of a file that is there and cannot be read: a folder, or another user's."""
+    """Return the error for a file that exists and cannot be read, such as a folder."""
     return ConformanceError(
         f"cannot be read: {error.strerror}", path=path, remedy="it must be a file of yours"
     )
@@ -145,10 +145,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def as_reals(tensor: Tensor) -> Tensor:
-    """Complex [..., n] as real [..., 2n], the two parts of each number side by side; a single
-    number as two.
+    """Return complex [..., n] as real [..., 2n]; a single number becomes two.
 
-    A difference of complex numbers is as long as that of the pairs, which is all a judge needs.
+    Differences keep their length, which is all that a judge needs.
     """
     import torch
 
@@ -159,7 +158,7 @@ def as_reals(tensor: Tensor) -> Tensor:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """What was written, complex numbers as pairs of real ones.
+    """Read the tensors in a file, complex numbers as pairs of real ones.
 
     Raises ConformanceError for a file that is absent or damaged.
     """
@@ -167,8 +166,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load
 
     try:
-        # Thousands of small tensors: read at once they cost a third less than mapped ones.
-        # Their order is any, and judging must not depend on it in the last digit.
+        # Reading thousands of small tensors at once costs a third less than mapping them. The order
+        # in the file is arbitrary, and sums must not depend on it in the last digit.
         read = sorted(load(regular_file.read_bytes(path)).items())
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise damaged(path, error) from error
@@ -176,7 +175,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def damaged(path: Path, why: object) -> ConformanceError:
-    """What to say of a file of observations that holds none."""
+    """Return the error for a file without readable observations."""
     return ConformanceError(
         f"no observations can be read: {why}",
         path=path,

@@ -1,10 +1,10 @@
 """The folder of one run, and in it the folder of each model × backend.
 
-<run>/plan.json                       what was asked
+<run>/plan.json                       what was requested
 <run>/groups/<model>/<backend>/       job.json log.txt events.jsonl group.json keys.json
 <run>/groups/<model>/<backend>/cells/<case key>/{outcome.json,observations.safetensors}
 <run>/results.json index.html
-<run>/unfinished                      there until everything that was asked is gathered
+<run>/unfinished                      exists until everything requested has run
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ if TYPE_CHECKING:
 #: How much of a log is shown: enough for a traceback through an engine.
 TAIL_BYTES = 8192
 
-#: How much of a log is searched for the cause of an end.
+#: How much of a log is searched for the cause of a failure.
 LOG_BYTES = 1 << 20
 
-#: The file that marks a run as unfinished. Not `results.json`, which a run that is resumed,
-#: because it has lost a cell, already has.
+#: The file that marks a run as unfinished. `results.json` cannot: a run resumed after losing a cell
+#: already has one.
 UNFINISHED = "unfinished"
 
-#: Beside plan.json: what a check was asked. A check is not resumed as a run is.
+#: Next to plan.json: what a check was given. A check is not resumed like a run.
 CHECK = "check.json"
 
 
 @record()
 class RunPlan:
-    """What was asked of a run, written before anything is started. Cells that are `float32_only`
-    are gathered in float32 alone, whatever the run's `precisions`. `keep` says whose tensors stay
-    once a model is judged (`conformance.store.keeping`).
+    """What was requested of a run, written before anything is started.
+
+    `float32_only` cells run only in float32, whatever the run's `precisions`. `keep` says whose
+    tensors are kept once a model is judged (`conformance.store.keeping`).
     """
 
     run: Id
@@ -87,18 +88,18 @@ class RunPlan:
     keep: Literal["all", "failing"] = "all"
 
     def only_float32(self) -> frozenset[Cell]:
-        """The cells that are gathered in float32 alone."""
+        """Return the cells that run only in float32."""
         ids = frozenset(self.float32_only)
         return frozenset(cell for cell in self.cells if cell.id in ids) if ids else frozenset()
 
 
 def gathered_in(column: str, precision: Precision) -> str:
-    """The name of the folder of what a column gathered in a precision."""
+    """Return the folder name for a column's observations in a precision."""
     return column if precision is Precision.BF16 else f"{column}+{precision}"
 
 
 class GroupFolder:
-    """What one worker writes and the judge reads."""
+    """The files that one worker writes and the judge reads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,20 +113,20 @@ class GroupFolder:
         return self.path / "events.jsonl"
 
     def more(self, attempt: int) -> Path:
-        """The folder in which the worker of this attempt finds further cases."""
+        """Return the folder in which the worker of this attempt finds further cases."""
         return self.path / f"more.{attempt}"
 
     def cell(self, key: str) -> Path:
         return self.path / "cells" / safe(key)
 
     def outcome(self, key: str) -> Outcome | None:
-        """None while the cell is not finished."""
+        """Return the outcome, None until the cell is finished."""
         return read_record(Outcome, self.cell(key) / "outcome.json")
 
     def observations(self, key: str) -> dict[str, Tensor]:
-        """By `str(Site)`, or `member|site` of the reference; empty when nothing was observed.
+        """Load tensors by `str(Site)`, or `member|site` for the reference; {} if there are none.
 
-        Raises ConformanceError when a finished cell's file is absent or damaged, or was not kept
+        Raises ConformanceError if a finished cell's file is absent or damaged, or was not kept
         (`conformance.store.keeping.NotKept`).
         """
         outcome = self.outcome(key)
@@ -137,7 +138,7 @@ class GroupFolder:
         return read_tensors(path)
 
     def write_cell(self, key: str, outcome: Outcome, tensors: Mapping[str, Tensor]) -> None:
-        """The outcome comes last, by rename: where it is, the observations are complete."""
+        """Write a cell, with the outcome last and by rename: it shows that the cell is complete."""
         cell = self.cell(key)
         if tensors:
             write_tensors(cell / "observations.safetensors", tensors)
@@ -147,7 +148,7 @@ class GroupFolder:
         shutil.rmtree(self.cell(key), ignore_errors=True)
 
     def finished(self) -> tuple[str, ...]:
-        """The keys of the cells that have an outcome."""
+        """Return the keys of the cells that have an outcome."""
         return tuple(sorted(path.parent.name for path in self.path.glob("cells/*/outcome.json")))
 
     def group(self) -> Group | None:
@@ -157,7 +158,7 @@ class GroupFolder:
         write_record(self.path / "group.json", group)
 
     def keys(self) -> dict[str, str]:
-        """What each cell's observations depend on, by case key."""
+        """Return each cell's cache key, by case key."""
         stored = loose_json.mapping(self.path / "keys.json")
         return {key: value for key, value in stored.items() if isinstance(value, str)}
 
@@ -171,11 +172,11 @@ class GroupFolder:
             return 0
 
     def log_tail(self, start: int = 0) -> str:
-        """The last words of the engine, from byte `start` of its log at the earliest."""
+        """Return the end of the log, from byte `start` at the earliest."""
         return self.log_text(start, most=TAIL_BYTES).strip()
 
     def log_text(self, start: int = 0, *, most: int = LOG_BYTES) -> str:
-        """The last `most` bytes of the log, from byte `start` at the earliest."""
+        """Return the last `most` bytes of the log, from byte `start` at the earliest."""
         size = self.log_size()
         if size <= start:
             return ""
@@ -185,7 +186,7 @@ class GroupFolder:
 
 
 class RunFolder:
-    """One run, complete in itself: it can be judged, compared and moved without the cache."""
+    """One self-contained run: it can be judged, compared and moved without the cache."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,11 +197,11 @@ class RunFolder:
 
     @property
     def is_check(self) -> bool:
-        """Whether a check was asked, and no matrix."""
+        """Return whether this is a check, not a matrix run."""
         return (self.path / CHECK).is_file()
 
     def plan(self) -> RunPlan:
-        """Raises ConformanceError when this is not the folder of a run."""
+        """Read the plan. Raises ConformanceError if this is not the folder of a run."""
         plan = read_plan(self.path / "plan.json")
         if plan is None:
             raise ConformanceError(
@@ -214,15 +215,15 @@ class RunFolder:
         write_record(self.path / "plan.json", plan)
 
     def begin(self) -> None:
-        """Say that the run is unfinished until `finish` is called, however this process ends."""
+        """Mark the run as unfinished until `finish` is called, however this process ends."""
         (self.path / UNFINISHED).touch()
 
     def finish(self) -> None:
-        """Say that all that was asked has been gathered."""
+        """Mark the run as finished."""
         (self.path / UNFINISHED).unlink(missing_ok=True)
 
     def check_finished(self) -> None:
-        """Raises ConformanceError for a run that was interrupted, or is still being worked on."""
+        """Raise ConformanceError for a run that was interrupted or is still in progress."""
         if not (self.path / UNFINISHED).exists():
             return
         plan = self.plan()
@@ -238,7 +239,7 @@ class RunFolder:
         )
 
     def ungathered(self) -> tuple[Cell, ...]:
-        """The planned cells without an outcome in a precision that they are gathered in."""
+        """Return the planned cells that lack an outcome in a precision in which they run."""
         plan = self.plan()
         narrow = plan.only_float32()
         return tuple(
@@ -256,7 +257,7 @@ class RunFolder:
         return GroupFolder(self.path / "groups" / safe(model) / safe(backend))
 
     def groups(self) -> Iterator[tuple[str, str]]:
-        """Every model and backend that was begun."""
+        """Yield every model and backend that was started."""
         for path in sorted(self.path.glob("groups/*/*")):
             if path.is_dir():
                 yield path.parent.name, path.name
@@ -282,18 +283,18 @@ class RunFolder:
         return path
 
     def results(self) -> Results:
-        """Raises ConformanceError for a run that was not gathered and judged to its end."""
+        """Read the results. Raises ConformanceError for a run that is unfinished or not judged."""
         self.check_finished()
         return read_results(self.path / "results.json")
 
 
 def read_plan(path: Path) -> RunPlan | None:
-    """A plan, as this or an earlier version wrote it; None where there is no such file."""
+    """Read a plan of this or an earlier version; None if there is no such file."""
     return read_record(RunPlan, path, upgrade=upgraded)
 
 
 def read_results(path: Path) -> Results:
-    """A `results.json`, refused without its footer: half a matrix must not look whole."""
+    """Read a `results.json`; without its footer it is refused as incomplete."""
     remedy = f"finish it: conformance run --resume {path.parent.name}"
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
@@ -306,7 +307,7 @@ def read_results(path: Path) -> Results:
     try:
         results = record_in(Results, text, path)
     except ConformanceError:
-        # What is no record as it stands is parsed again: to say why, or to bring it up to date.
+        # Parse an invalid record again: to say why, or to upgrade it.
         _check_whole(text, path, remedy)
         results = record_in(Results, text, path, upgrade=upgraded)
     _check_schema(results.schema, path)
@@ -317,7 +318,7 @@ def read_results(path: Path) -> Results:
 
 
 def _check_whole(text: bytes, path: Path, remedy: str) -> None:
-    """Says of what holds no results whether it is a part of them, or those of another version."""
+    """Raise if the text is only a part of results, or those of another version."""
     try:
         loose = loose_json.parsed(text)
     except ValueError as error:
@@ -337,7 +338,7 @@ def _check_schema(found: object, path: Path) -> None:
 
 
 def create_run(reports: Path, now: datetime) -> RunFolder:
-    """A new, empty run whose name sorts by time and is not taken."""
+    """Create an empty run with an unused name that sorts by time."""
     while True:
         path = reports / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
@@ -358,14 +359,14 @@ def unusable(reports: Path, why: str) -> ConformanceError:
 
 
 def point_latest(run: RunFolder) -> None:
-    """Let `latest`, beside the run, name it: the newest, from its start on."""
+    """Let the link `latest`, next to the run, point to it."""
     part = run.path.parent / f".latest.{secrets.token_hex(4)}"
     part.symlink_to(run.id, target_is_directory=True)
     part.replace(run.path.parent / "latest")
 
 
 def open_run(reports: Path, name: str = "latest") -> RunFolder:
-    """A run by its name, or `latest`. Raises ConformanceError when there is none."""
+    """Open a run by its name, or `latest`. Raises ConformanceError if there is none."""
     path = reports / name
     if not name or not path.is_dir():
         raise ConformanceError(

@@ -1,16 +1,16 @@
 # ruff: noqa: PTH116, PTH118, PTH123
-"""What is installed in an interpreter's environment, as one digest: its files, not its versions.
+"""The digest of an interpreter's environment: of its files, not its versions.
 
     python installed_files.py STAMPS
 
-It is run by the interpreters of other environments, which need not have this package, and so needs
-the standard library alone. Paths are texts: of forty thousand files they are several times as
-quick. STAMPS is a folder that keeps the digest of an environment with the
-sizes and times of its files, so that contents are read again only after a change.
+It is run by the interpreters of other environments, which may lack this package, so it uses only
+the standard library. Paths are strings, which is several times faster for forty thousand files. The
+folder STAMPS keeps an environment's digest with the sizes and times of its files, so contents are
+read again only after a change.
 
-Source files count by their contents. Large ones (kernels) count by the hash that their
-distribution's RECORD has, unless they were changed after it was written. What an editable
-distribution or PYTHONPATH points to counts as source files do.
+Source files count by their contents. Large ones (kernels) count by the hash in their distribution's
+RECORD, unless they were changed after it was written. Targets of editable distributions and
+PYTHONPATH count as source files do.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-#: Files that are larger than this count by their RECORD.
+#: Larger files count by their RECORD.
 _LARGE = 1 << 20
-#: A package whose observing parts have a digest of their own (`keys.sources_digest`).
+#: This package: `keys.sources_digest` covers the parts that observe.
 _OWN = "conformance"
-#: Of what is not installed but pointed to, what a module is.
+#: Suffixes of modules in folders outside the installation.
 _MODULES = (".py", ".so", ".pyd")
 
 
 def digest(stamps: Path | None = None) -> str:
-    """Changes with whatever is installed, by contents."""
+    """Return a digest that changes with the contents of anything installed."""
     files = sorted(_files())
     stamp = hashlib.sha256("\n".join(map(repr, files)).encode()).hexdigest()
     kept = stamps / f"{_name()}.json" if stamps else None
@@ -54,7 +54,7 @@ def digest(stamps: Path | None = None) -> str:
             part = kept.with_name(f".{kept.name}.{os.getpid()}")
             part.write_text(json.dumps({"stamp": stamp, "digest": found}))
             part.replace(kept)
-        except OSError:  # it is computed again
+        except OSError:  # it is computed again next time
             pass
     return found
 
@@ -64,7 +64,7 @@ def _name() -> str:
 
 
 def _roots() -> list[str]:
-    """The folders that modules are imported from: installed ones, and what points elsewhere."""
+    """Return the folders that modules are imported from: installed, editable or in PYTHONPATH."""
     found = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     found |= {path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
     for each in metadata.distributions():
@@ -74,7 +74,7 @@ def _roots() -> list[str]:
 
 
 def _editable(distribution: metadata.Distribution) -> Iterator[str]:
-    """The tree of a distribution that was installed as editable."""
+    """Yield the source tree of an editable distribution."""
     try:
         told = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -85,7 +85,7 @@ def _editable(distribution: metadata.Distribution) -> Iterator[str]:
 
 
 def _files() -> Iterator[tuple[str, int, int, int]]:
-    """Path, size, time and inode of every file that can be imported or read beside a module."""
+    """Yield path, size, time and inode of every file that can be imported or read by a module."""
     places = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
     for root in _roots():
         for folder, names, files in os.walk(root):
@@ -110,7 +110,7 @@ def _files() -> Iterator[tuple[str, int, int, int]]:
 
 
 def _contents(paths: list[str]) -> str:
-    """By each path within its root, what it holds."""
+    """Hash each file's path within its root and its content."""
     records = _records()
     roots = sorted(_roots(), key=len, reverse=True)
     hashed = hashlib.sha256()
@@ -133,7 +133,7 @@ def _content(path: str, records: dict[str, tuple[str, int]]) -> str:
 
 
 def _records() -> dict[str, tuple[str, int]]:
-    """Of every file what its distribution's RECORD says, and when that was written."""
+    """Return every file's hash in its distribution's RECORD, and when that was written."""
     found: dict[str, tuple[str, int]] = {}
     for each in metadata.distributions():
         text = each.read_text("RECORD")

