@@ -1,1 +1,1 @@
-"""The harness proved on itself: faults injected inside real workers, judged as any run is."""
+"""Test the harness on itself: inject faults into real workers and judge them like any run."""

@@ -1,4 +1,4 @@
-"""How sure a rate is that was counted: Clopper and Pearson 1934."""
+"""Confidence intervals of counted rates: Clopper and Pearson 1934."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 
 
 def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a rate of which `count` of `total` trials were seen.
+    """Return the exact interval of a rate, given `count` of `total` trials.
 
-    Each side has half of what the confidence leaves, except that a side which cannot be
-    missed (none seen, or all) leaves all of it to the other: 0 of n is bounded by
-    1 − 0.05^(1/n).
+    Each side takes half of the error probability, unless the count is 0 or `total`: then one side
+    cannot be missed, and the other takes all of it. So 0 of n is bounded by 1 − 0.05^(1/n).
     """
     if not 0 <= count <= total or not total:
         raise ValueError(f"{count} of {total} is no rate")
@@ -22,7 +21,7 @@ def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[f
 
 
 def _solve(rising: object, target: float) -> float:
-    """Where a function that rises in [0, 1] takes this value."""
+    """Return where a function that rises in [0, 1] takes the value `target`."""
     low, high = 0.0, 1.0
     for _ in range(100):
         middle = (low + high) / 2

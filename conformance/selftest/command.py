@@ -1,4 +1,4 @@
-"""`conformance selftest`: what is chosen, run, judged, written and said."""
+"""Run `conformance selftest`: choose the faults, run, judge and write the table."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from conformance.selftest.fault import ALL, CLIENTS, Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder, open_run
 
-#: The real model with massive activations, and the three layouts of the stream: two summands,
-#: one tensor, and one with a batch axis.
+#: The real model with massive activations, and one model for each of the three layouts of the
+#: stream: two summands, one tensor, one with a batch axis.
 MODELS = ("smollm2-135m", "llama", "gpt2", "gpt_neox")
-#: With faults that none of those can have: a long context with windows, stretched rotary positions,
-#: experts, latent attention; and further families without any: no honest cell may be flagged.
+#: Models with faults that those cannot have: a long context with windows, stretched rotary
+#: positions, experts, latent attention. Then more families without faults: no false alarms there.
 SPECIAL_MODELS = ("gemma2-long", "phi3", "mixtral", "deepseek_v3")
 CLEAN_MODELS = ("gemma2", "bloom", "falcon", "qwen3", "granite", "stablelm")
 #: Two summands, and one tensor.
 QUICK_MODELS = ("llama", "gpt2")
-#: Of each fault, the last of its places and doses.
+#: The number of variants per fault (the last ones of its places and doses).
 QUICK_VARIANTS = 2
-#: The cases whose detection limits are measured always, on the first model, in a few trials: a
-#: write at one token, one of all, and a case that only reads.
+#: The cases whose detection limits are always measured, on the first model in a few trials: a write
+#: at one token, a write at all, and a case that only reads.
 QUICK_MEASURED = ("steering.middle-small-one", "ablation.middle", "read_all.pair")
 QUICK_TRIALS = 2
-#: The model on which those of every case are, when all faults are injected.
+#: The model on which the limits of every case are measured if all faults are injected.
 MEASURED_MODEL = "llama"
-#: Limits so many times as wide must turn the self-test red.
+#: With limits that are this many times as wide, the self-test must fail.
 WIDER = 20.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for. `again` names a stored self-test to judge anew, `resume` one
-    whose gathering goes on, `blind` a gate that is broken on purpose. `sensitivity` measures the
-    detection limits of every case on every model. A failure that one of `gaps` explains is no false
-    alarm. Models that are not `general` have the faults alone that no model else has; None: all
-    are.
+    """The request of the command line. `again` names a stored self-test to judge again, `resume`
+    one to continue gathering, `blind` a gate that is broken on purpose. `sensitivity` measures the
+    detection limits of every case on every model. A failure that an entry of `gaps` explains is not
+    a false alarm. Models outside `general` get only faults that no other model has; None: all are
+    in it.
     """
 
     models: tuple[Model, ...]
@@ -68,7 +68,7 @@ class Request:
 
 
 def chosen_faults(expression: str, *, quick: bool) -> tuple[Fault, ...]:
-    """The faults that are injected: `-k` matches their ids."""
+    """Return the faults to inject; `-k` matches their ids."""
     matches = plan.matcher(expression)
     return tuple(
         fault for fault in FAULTS.values() if matches(fault.id) and (fault.quick or not quick)
@@ -86,9 +86,9 @@ def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 def run(
     request: Request, cache: Path, on_event: Callable[[Event], None]
 ) -> tuple[RunFolder, SelfTest | None]:
-    """The run's folder and the table; None when it was interrupted."""
+    """Run the self-test. Return the run's folder and the table; no table if it was interrupted."""
     begun = time.monotonic()
-    control = controls.find(request.blind) if request.blind else None  # before anything is gathered
+    control = controls.find(request.blind) if request.blind else None  # raises early
     scenarios = discover(request.scenarios)
     planned = _planned(request, scenarios)
     folder = _folder(request, planned)
@@ -118,8 +118,8 @@ def run(
 
 
 def _folder(request: Request, planned: injections.Plan) -> RunFolder:
-    """Of the stored self-test that is named, or of a new one. Raises ConformanceError for one that
-    was begun with other options: what of it would be judged anew may be less than all of it.
+    """Return the folder of the named stored self-test, or of a new one. Raises ConformanceError for
+    one that was begun with other options, because it may lack some of the cells to judge.
     """
     if not (request.again or request.resume):
         return execution.begin(
@@ -145,9 +145,9 @@ def _folder(request: Request, planned: injections.Plan) -> RunFolder:
 
 
 def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The bars that break when a stored self-test is judged again, first as it is, then with each
-    gate broken on purpose, and with all limits `WIDER` times as wide. One model is enough to turn
-    a control red: the others are judged where it stays green, and last of all detection limits.
+    """Judge a stored self-test again and yield the bars that break: first with the intact judge,
+    then with each gate broken on purpose, and with all limits `WIDER` times as wide. A control that
+    breaks a bar on one model is not judged on the others. Detection limits come last.
     """
     scenarios = discover(request.scenarios)
     planned = _planned(request, scenarios)
@@ -184,8 +184,8 @@ def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.
 
 
 def _measured(request: Request) -> tuple[injections.Measured, ...]:
-    """Every case of every model where that is asked for, else a few of the first; and every case of
-    one model, where all faults are injected.
+    """Return every case of every model if requested, else a few cases of the first model, plus
+    every case of one model if all faults are injected.
     """
     every = tuple(injections.Measured(model.id) for model in request.models)
     if request.sensitivity:
@@ -198,7 +198,7 @@ def _measured(request: Request) -> tuple[injections.Measured, ...]:
 
 
 def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]) -> None:
-    """Raises ConformanceError where there is no such scenario as a fault is injected into."""
+    """Raise ConformanceError if a fault is injected into a scenario that does not exist."""
     injected = {cell.scenario for column in planned.faulty for cell in column.cells}
     if absent := sorted(injected - scenarios.keys()):
         raise ConformanceError(
@@ -208,7 +208,7 @@ def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]
 
 
 def exit_code(outcome: SelfTest) -> ExitCode:
-    """3 when the harness failed, 1 when a bar does not hold, else 0."""
+    """Return 3 if the harness failed, 1 if a bar does not hold, else 0."""
     if outcome.harness:
         return ExitCode.HARNESS
     return ExitCode.UNEXPECTED if outcome.broken else ExitCode.OK

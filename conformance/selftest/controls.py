@@ -1,8 +1,7 @@
-"""Negative controls: the judge with one gate broken on purpose, in this process only.
+"""Negative controls: judge with one gate broken on purpose, in this process only.
 
-A self-test that stays green with a blind gate proves nothing. Each control names a gate and
-what of the judge is put out of action; judging the same stored observations again must then
-turn the self-test red.
+A self-test that passes with a blind gate proves nothing. Each control names a gate and disables its
+part of the judge; judging the same stored observations again must then fail the self-test.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _untouched() -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Control:
-    """A gate, and how it is broken: by a threshold, or by what stands in for its code."""
+    """A gate, and how it is broken: by a threshold, or by a patch of its code."""
 
     gate: str
     broken: Callable[[], AbstractContextManager[Any]] = _untouched
@@ -40,7 +39,7 @@ class Control:
 
 
 def _settled_as_exact(*blind: Verdict) -> Callable[[], AbstractContextManager[Any]]:
-    """What these verdicts are given for passes instead."""
+    """Patch the judge so that what would get one of these verdicts passes."""
     settle = Evidence.settle
 
     def lenient(self: Evidence, site: Any, verdict: Verdict, message: str, **extra: float) -> None:
@@ -81,7 +80,7 @@ choice = tokens.choice
 
 @contextmanager
 def _any_token() -> Iterator[None]:
-    """An id is neither held against the truth's logits nor against its own engine's."""
+    """Check an id neither against the reference's logits nor against the engine's own."""
     with (
         mock.patch.object(tokens, "choice", _benign),
         mock.patch.object(tokens, "follow_logits", return_value=None),
@@ -90,7 +89,7 @@ def _any_token() -> Iterator[None]:
 
 
 def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Distances of which something is always as if nothing were off."""
+    """Patch the distances so that some of their fields never show an error."""
     measures = floor.measures
 
     def lenient(*arguments: Any) -> list[floor.Distance]:
@@ -100,7 +99,7 @@ def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
 
 
 def widened(*names: str, by: float = math.inf) -> Callable[[Thresholds], Thresholds]:
-    """The thresholds of both precisions with these limits so many times as wide."""
+    """Return a change of the thresholds of both precisions: these limits times `by`."""
 
     def change(limits: Limits) -> Limits:
         return replace(limits, **{name: by * getattr(limits, name) for name in names})
@@ -144,8 +143,8 @@ CONTROLS: Mapping[str, Control] = {
 }
 
 
-#: Gates that no injection needs, because others say the same first: a self-test shows nothing of
-#: them. tests/selftest/test_controls.py breaks them on cells made for it (docs/selftest.md).
+#: Gates that no injection can test, because other gates always report first.
+#: tests/selftest/test_controls.py breaks them on cells made for that purpose (docs/selftest.md).
 OUT_OF_REACH: Mapping[str, Control] = {
     control.gate: control
     for control in (
@@ -156,7 +155,7 @@ OUT_OF_REACH: Mapping[str, Control] = {
 
 
 def find(gate: str) -> Control:
-    """The control of this gate. Raises ConformanceError when there is none."""
+    """Return the control of this gate. Raises ConformanceError if there is none."""
     known = {**CONTROLS, **OUT_OF_REACH}
     if gate not in known:
         remedy = f"one of: {', '.join(known)}"

@@ -1,8 +1,8 @@
-"""Which faults the default tier detects of those that the full tier does, from a stored self-test.
+"""Compare which faults the default tier and the full tier detect, from a stored self-test.
 
-A self-test injects each fault into cells that must show it, and its rows say which of them did. A
-tier detects a fault on a model where one of the cells that caught it is in the tier's selection; a
-fault of bf16, where that cell runs in bf16. Nothing runs twice for it.
+A self-test injects each fault into cells that must show it, and its rows list the cells that did. A
+tier detects a fault on a model if the tier selects one of these cells; for a fault of bf16, if that
+cell runs in bf16. No cell runs again for this.
 
     python -m conformance.selftest.detection reports/RUN docs/selftest.md
 
@@ -24,9 +24,9 @@ from conformance.selftest.fault import Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store.files import read_record
 
-#: The share of the faults that the full tier detects which the default tier must detect, too.
+#: The share of the full tier's detected faults that the default tier must also detect.
 BAR = 0.99
-#: Faults that decided which cells run in bf16. The bar is held by all others.
+#: Faults by which the cells that run in bf16 were chosen. The bar applies to all others.
 CHOSEN_BY = ("pp-dtype", "runner-up-bf16")
 
 BEGIN = (
@@ -37,8 +37,8 @@ END = "<!-- /detection -->"
 
 @dataclass(frozen=True)
 class Detected:
-    """Of one model: the faults that the full tier detects, those that the default tier does, and
-    those that either does by two cells or more.
+    """For one model: the faults that the full tier and the default tier detect, and those that each
+    detects by two cells or more.
     """
 
     model: str
@@ -58,8 +58,8 @@ def detected(
     default: Selected,
     faults: Mapping[str, Fault] = FAULTS,
 ) -> list[Detected]:
-    """What each tier detects, model by model, in the order of the rows. Faults that must not be
-    flagged take no part.
+    """Return what each tier detects, by model, in the order of the rows. Faults that must not be
+    flagged are ignored.
     """
     caught: dict[str, dict[str, set[Cell]]] = {}
     for row in rows:
@@ -81,7 +81,7 @@ def detected(
 
 
 def _seen(name: str, cells: set[Cell], tier: Selected, faults: Mapping[str, Fault]) -> set[Cell]:
-    """The cells of a tier that show a fault."""
+    """Return the cells of a tier that show a fault."""
     own = cells & set(tier.cells)
     coarse = name in faults and faults[name].precision is Precision.BF16
     return own - tier.float32_only if coarse else own
@@ -92,8 +92,8 @@ def _at_least(count: int, seen: Mapping[str, set[Cell]]) -> frozenset[str]:
 
 
 def share(found: Sequence[Detected], without: Iterable[str] = CHOSEN_BY) -> float:
-    """The share of all pairs of fault and model that the default tier detects of those that the
-    full tier does, `without` these faults.
+    """Return the share of the full tier's detections (pairs of fault and model) that the default
+    tier also makes, ignoring the faults in `without`.
     """
     left = frozenset(without)
     full = sum(len(one.full - left) for one in found)
@@ -101,7 +101,7 @@ def share(found: Sequence[Detected], without: Iterable[str] = CHOSEN_BY) -> floa
 
 
 def table(found: Sequence[Detected], kinds: Iterable[str], run: str) -> str:
-    """The table in Markdown, the models that stand for a kind of layer first."""
+    """Return the table in Markdown, with the models that stand for a kind of layer first."""
     of_kinds = [one for one in found if one.model in set(kinds)]
     others = [one for one in found if one not in of_kinds]
     chosen_by = " and ".join(f"`{name}`" for name in CHOSEN_BY)
@@ -129,7 +129,7 @@ def _row(one: Detected) -> str:
 
 
 def kinds_of(choice: Choice) -> list[str]:
-    """The models that stand for a kind of layer in the default tier."""
+    """Return the models that stand for a kind of layer in the default tier."""
     from conformance.inputs import manifest
     from conformance.planning.selection import DEFAULT
 

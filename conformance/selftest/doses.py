@@ -1,12 +1,12 @@
-"""Faults of a known size, put into what an honest cell observed.
+"""Put faults of a known size into the observations of a fault-free cell.
 
-Of a write: the effect a little too large or too small, a part of it in another direction, a part
-of it at a token to which nothing is written. A fault of the write begins where the write is first
-seen, a `later` one at some layer after it; both go on through all that is observed further on.
+Faults of a write: an effect that is a little too large or too small, a part of it in another
+direction, or a part of it at a token that is not written. A fault of the write begins where the
+write is first seen, a `later` one at some layer after it; both continue in all later observations.
 
-Of what is served: an error in one value, in every row of it or in one, wherever that value is
-observed. Its dose is a share of the row's length, both as the judge compares rows: without massive
-dimensions, and of logits without their mean.
+Faults of a served value: an error in every row of the value or in one, wherever the value is
+observed. The dose is a share of the row's length, with rows compared as the judge does: without
+massive dimensions, and logits without their mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from conformance.records.injected import Kind
 
 
 class Cell(Protocol):
-    """What a fault is put into: what was observed, the truth of both runs by site, and how the
+    """What a fault is put into: the observations, the reference of both runs by site, and how the
     judge compares a value's rows.
     """
 
@@ -43,14 +43,14 @@ class Cell(Protocol):
 
 
 T = TypeVar("T")
-#: Stands for a length of zero where one is divided by.
+#: Replaces a length of zero as a divisor.
 _NOTHING = 1e-300
-#: Observations with a fault of a dose.
+#: Returns the observations with a fault of the given dose.
 Fault = Callable[[float], Mapping[str, Tensor]]
 
 
 class Chance:
-    """Draws that are the same in every process."""
+    """Random draws that are the same in every process."""
 
     def __init__(self, words: str) -> None:
         self._source = torch.Generator().manual_seed(zlib.crc32(words.encode()))
@@ -60,7 +60,7 @@ class Chance:
 
 
 def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
-    """A fault of a write, on one prompt, or of one value that is served; None where the cell has no
+    """Return a fault of a write on one prompt, or of one served value; None if the cell has no
     place for it.
     """
     return _of_write(cell, kind, chance) if kind.of_write else _of_served(cell, kind, chance)
@@ -114,7 +114,7 @@ def _of_served(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
     error = _random(metrics.rows(honest), torch.Generator().manual_seed(seed))
     error = error * cell.floor(place).bulk
     error = error / error.norm(dim=-1, keepdim=True).clamp_min(_NOTHING) * lengths.unsqueeze(-1)
-    # A copy of the value has the error too: that copies differ is another fault, seen by the bits.
+    # Copies of the value get the error too. Copies that differ are another fault, seen by the bits.
     copies = [
         str(site)
         for site in _numbers(cell)
@@ -129,7 +129,7 @@ def _of_served(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
 
 
 def _numbers(cell: Cell) -> list[Site]:
-    """Observations of finite numbers, as the truth has them."""
+    """Return the sites of finite observations whose shape matches the reference's."""
     truth = cell.truth_values
     return [
         site
@@ -142,13 +142,13 @@ def _numbers(cell: Cell) -> list[Site]:
 
 
 def _lengths(cell: Cell, site: Site) -> Tensor:
-    """How long the truth's rows are; 0 where a row is exactly zero, as it then has to be."""
+    """Return the lengths of the reference's rows; 0 for a row that must be exactly zero."""
     honest = cell.floor(site)
     return honest.scale.masked_fill(honest.zero, 0.0)
 
 
 def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
-    """Where a fault begins: where a prompt's write is first seen, or at a layer after that."""
+    """Return where a fault begins: where a prompt's write is first seen, or at a later layer."""
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     streams = [site for site in changed if site.name != "logits"] or changed
     if not streams:
@@ -161,7 +161,7 @@ def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
 
 
 def _at_right_angles(effect: Tensor, noise: torch.Generator) -> Tensor:
-    """As long as the effect, at right angles to it."""
+    """Return a random vector as long as the effect and orthogonal to it."""
     across = _random(effect, noise)
     size = torch.linalg.vecdot(effect, effect).clamp_min(_NOTHING).unsqueeze(-1)
     across = across - torch.linalg.vecdot(across, effect).unsqueeze(-1) / size * effect
@@ -174,7 +174,7 @@ def _random(like: Tensor, noise: torch.Generator) -> Tensor:
 
 
 def pairs(cell: Cell) -> list[Site]:
-    """Observations of numbers that both runs have, in one shape."""
+    """Return the sites of numbers that both runs have in the same shape."""
     truth = cell.truth_values
     return [
         site
@@ -191,13 +191,13 @@ def clean_twin(site: Site) -> Site:
 
 
 def touched(cell: Cell, site: Site) -> Tensor:
-    """The rows that the truth's write changes."""
+    """Return the rows that the reference's write changes."""
     before = metrics.rows(cell.truth_values[clean_twin(site)])
     changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
 
 
 def _effect(cell: Cell, site: Site) -> Tensor:
-    """What the write changes, in the truth: in bf16 what is observed of it is mostly noise."""
+    """Return the write's effect in the reference; the observed effect in bf16 is mostly noise."""
     truth = cell.truth_values
     return metrics.rows(truth[site]) - metrics.rows(truth[clean_twin(site)])

@@ -1,4 +1,4 @@
-"""From the stored observations of a self-test to its table: the ordinary judge, nothing else."""
+"""Turn the stored observations of a self-test into its table, using the ordinary judge."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from conformance.selftest.fault import INSIDE
 from conformance.selftest.faulty_columns import FaultyColumn
 from conformance.store import RunFolder
 
-#: The printed bound takes two errors to be at right angles. Those of some hundred numbers are
-#: so to a few per cent only: what lies so little above it is not counted as missed.
+#: The printed bound assumes that two errors are orthogonal. With some hundred numbers that holds
+#: only to a few per cent, so a miss this little above the bound does not count.
 AT_THE_BOUND = 1.1
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the judge says of the cells, and who is blamed for the faulty ones where no honest
-    column of the same engine stands beside them; what each precision alone says of the honest
-    ones; the smallest faults of writes that it finds.
+    """The judge's results. `cells` are the verdicts. `apart` are the attributions of faulty cells
+    judged without a fault-free column of the same engine. `by_precision` are the fault-free cells'
+    verdicts in each precision alone. `limits` are the smallest faults of writes that it finds.
     """
 
     cells: Mapping[str, CellResult]
@@ -57,8 +57,8 @@ def results(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> Verdicts:
-    """The verdicts on a model's honest cells, as in any run, and on its faulty ones: each in the
-    precision that its fault is injected in, beside honest cells in the same.
+    """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells:
+    each in the precision of its fault, judged together with fault-free cells in the same precision.
     """
     plain = [cell for cell in honest if cell.model == model.id]
     by_cell: dict[str, CellResult] = {}
@@ -89,8 +89,8 @@ def results(
 
 
 def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
-    """The columns of one engine with one fault, as a run would have them in which every column
-    of that engine has it. The transport's faults are told from others by a single stage without.
+    """Group the columns of one engine with the same fault, as if every column of that engine had
+    it. Faults of the transport are left out: a single stage without the fault distinguishes them.
     """
     groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
     for column in faulty:
@@ -106,8 +106,8 @@ def rows(
     verdicts: Verdicts,
     sound: Verdicts,
 ) -> list[Row]:
-    """A row for each faulty cell. What the `sound` judge printed of the honest cells as the
-    smallest error, in the precision that the fault is injected in, is the bound that counts.
+    """Return a row for each faulty cell. The bound is the smallest detectable error that the
+    `sound` judge reported for the fault-free cell, in the precision of the fault.
     """
     return [_row(run, column, cell, verdicts, sound) for column in faulty for cell in column.cells]
 
@@ -151,7 +151,7 @@ def _row(
         reason=result.reason,
         inside=fault.point in INSIDE,
     )
-    if result.harness:  # nothing was proved, whatever verdict stands there
+    if result.harness:  # nothing was proved, whatever the verdict
         return replace(row, ending=Ending.ALARM if fault.silent else Ending.MISSED)
     if fault.silent:
         ending = Ending.ALARM if result.verdict.fails else Ending.QUIET
@@ -197,9 +197,9 @@ def _says_any(diagnosis: str, words: Sequence[str]) -> bool | None:
 def _size(
     run: RunFolder, column: FaultyColumn, cell: Cell, honest: CellResult, faulty: CellResult
 ) -> float | None:
-    """The largest of what the fault moved, over what the honest cell's judge could have seen
-    there: on all tokens of a site or on any one of them. Common shifts and massive dimensions
-    have bounds of their own; the sound judge says of the faulty cell what share it reached.
+    """Return the fault's largest change relative to what the judge could detect in the fault-free
+    cell: over all tokens of a site or at any one of them. Common shifts and massive dimensions have
+    their own bounds; the sound judge reports the share of them that the faulty cell reached.
     """
     faulty_values = run.observations(cell.model, column.folder, cell.key)
     honest_values = run.observations(cell.model, column.honest_folder, cell.key)
@@ -227,7 +227,7 @@ def _size(
 
 
 def _shares(faulty_values: Tensor, honest_values: Tensor, honest: Judged) -> list[float]:
-    """How far all tokens and the worst one moved, each over the smallest error there."""
+    """Return the change of all tokens and of the worst one, each over the smallest error."""
     if (
         faulty_values.shape != honest_values.shape
         or not honest_values.is_floating_point()

@@ -1,7 +1,7 @@
-"""What a fault is: where it acts, whom it belongs to, where it must be caught and as what.
+"""Declare faults: where a fault acts, who is responsible, which cells must catch it and how.
 
-Nothing here knows an engine. A fault's `act` is a plain function on what passes its hook
-point; `conformance.selftest.injecting.hooks` puts the points into a worker's processes.
+This module is independent of engines. A fault's `act` is a plain function of what passes its hook
+point; `conformance.selftest.injecting.hooks` installs the points in a worker's processes.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from conformance.scenario import position
 ALL = ("hf", "vllm-pp1", "vllm-pp2")
 VLLM = ("vllm-pp1", "vllm-pp2")
 STAGES = ("vllm-pp2",)
-#: The engines that clients send traces to, several of which are under way at once.
+#: The engines to which clients send traces, several at the same time.
 CLIENTS = ("vllm-async", "vllm-serve")
 
-#: Separates a case's or a column's name from the variant that is injected there.
+#: Separates the name of a case or column from the injected variant.
 MARK = "@"
 
 
 class Point(StrEnum):
-    """Where a fault acts, and what its `act` is given besides the `Moment`."""
+    """Where a fault acts, and the arguments of its `act` besides the `Moment`."""
 
-    SERVED = "served"  # the stream in what nnsight hands to a block → what the block is handed
-    TAKEN = "taken"  # the stream in what it takes from one → what is written, SKIPPED or Raw
+    SERVED = "served"  # the stream that nnsight hands to a block → what the block receives
+    TAKEN = "taken"  # the stream that nnsight takes from a block → what is written, SKIPPED or Raw
     ARGUMENTS = "arguments"  # a layer's (positional, named) arguments, as nnsight hands them out
-    READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
+    READ = "read"  # the value of `lm.layers[i].stream` → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
-    INPUT = "input"  # what `lm.layers[i].input` gives
-    PART = "part"  # what a branch, the embeddings or the final norm take or give
-    HELD = "held"  # what one of an attention's four parts holds: query, key, value or heads
+    INPUT = "input"  # the value of `lm.layers[i].input`
+    PART = "part"  # the input or output of a branch, the embeddings or the final norm
+    HELD = "held"  # one of an attention's four parts: query, key, value or heads
     GIVEN = "given"  # what is assigned to a part's input → what is written, or SKIPPED
-    LIVE = "live"  # what a branch gives, in the model's own memory
-    SKIP = "skip"  # what is to stand for a layer that is left out, or SKIPPED
-    LENS = "lens"  # what `lm.lens` gives
-    STOP = "stop"  # `tracer.stop` is called: whether it is to act
-    CLEAR = "clear"  # registered blocks are cleared: whether they are to be
-    FORCE = "force"  # the id that a generation is to go on with, or SKIPPED
+    LIVE = "live"  # a branch's output, in the model's own memory
+    SKIP = "skip"  # the replacement for a skipped layer's output, or SKIPPED
+    LENS = "lens"  # the result of `lm.lens`
+    STOP = "stop"  # `tracer.stop` is called → whether it acts
+    CLEAR = "clear"  # registered blocks are cleared → whether they are
+    FORCE = "force"  # the forced id of a generation, or SKIPPED
     RESULT = "result"  # the ids in `tracer.result`
-    EXTRACTED = "extracted"  # a layer's rows as the engine itself handed them out
+    EXTRACTED = "extracted"  # a layer's rows as the engine itself returns them
     SPAN = "span"  # where a request's rows begin in a batch → where nnsight takes them from
-    COLLECTED = "collected"  # by request, what nnsight collected in a process → what it sends home
-    PATH = "path"  # where a block looks for the layers
+    COLLECTED = "collected"  # what nnsight collected in a process, by request → what it sends back
+    PATH = "path"  # the path at which a block looks for the layers
     LOGITS = "logits"  # the last row of the logits that nnsight hands to a block
     CHOSEN = "chosen"  # the id that nnsight hands to a block
-    CHOICE = "choice"  # what `lm.token` gives
-    ASKED = "asked"  # how `lm.trace` asks for a generation: its keyword arguments
+    CHOICE = "choice"  # the value of `lm.token`
+    ASKED = "asked"  # the keyword arguments of `lm.trace`
     RETURNED = "returned"  # all observations of a case by site → those that are kept
     PROMPT_IDS = "prompt ids"  # the ids that the tokenizer made of the prompts
     FORWARD = "forward"  # the real model in one process → hooks that are removed afterwards
-    RECORD = "record"  # what a stage noted of a value it served → what it sends, or None
+    RECORD = "record"  # what a stage recorded of a value it served → what it sends, or None
     REPLAY = "replay"  # what another stage saw → what is replayed here, or None
     CASE = "case"  # a case is about to run
     LOAD = "load"  # the engine is about to be opened
     CHECKPOINT = "checkpoint"  # the weights by name → those that are loaded
-    NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened otherwise
+    NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened with other options
 
 
-#: What acts in the engine's own forward, weights or process, in nnsight or in the relay. The others
-#: act on what the harness's adapter has already read, or is about to write.
+#: Points inside the engine's forward, weights or process, nnsight or the relay. The others act on
+#: values that the harness's adapter has already read or is about to write.
 INSIDE = frozenset(
     {
         Point.SERVED,
@@ -86,7 +86,7 @@ INSIDE = frozenset(
 )
 
 
-#: What is passed only where a block runs: such a fault is in nothing that an engine does by itself.
+#: Points that are passed only while a block runs. Their faults leave the engine itself intact.
 WITH_A_BLOCK = frozenset(
     {
         Point.SERVED,
@@ -116,11 +116,11 @@ WITH_A_BLOCK = frozenset(
 
 
 class Inexpressible(Exception):
-    """This fault has no meaning on this engine or layout; in words why."""
+    """The fault is impossible on this engine or layout; the message says why."""
 
 
 class Skipped:
-    """A write that does not happen."""
+    """The result of a write that does not happen."""
 
 
 SKIPPED = Skipped()
@@ -128,19 +128,19 @@ SKIPPED = Skipped()
 
 @dataclass(frozen=True)
 class Raw:
-    """A layer's whole output, to be put in place as it is."""
+    """A layer's whole output, to be put in place unchanged."""
 
     output: Any
 
 
 @dataclass
 class Moment:
-    """What an action may know: where it is to act, where and in which process it is called.
+    """The context of an action: where it must act, and where and in which process it is called.
 
-    `at` is the layer the variant names (None: everywhere), `layer` the one at hand. `raw`
-    gives the layer's output as the engine made it. `memory` lasts as long as the case, `written`
-    are the layers whose stream a block has written since it began.
-    `noise` is the relative error of an honest run after each layer.
+    `at` is the variant's layer (None: everywhere), `layer` the current one. `raw` returns the
+    layer's output as the engine made it. `memory` lasts as long as the case. `written` are the
+    layers whose stream a block has written in this case. `noise` is the relative error of a
+    baseline run after each layer.
     """
 
     at: int | None
@@ -161,17 +161,17 @@ class Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `summary` says in a sentence what it does, `met` where it was met outside of this
+    """One fault. `summary` says in a sentence what it does, `met` where it occurred outside of this
     project.
 
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
-    diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
-    of `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent`
-    ones must not be flagged. `architectures` and `parts` are what a model must be and have.
-    `alone` asks for an engine load of its own, `options` are then the engine's. It is injected
-    in `precision`: in float32 but for what only bf16 can show. `by_bits` ones show by the bits of
-    one stage alone, and not at all where several stages are not held to them. `models` are those
-    that have it where nobody names models; () for all.
+    diagnosis (empty: any diagnosis). It is injected at each of `places` (a name of
+    `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent` faults must
+    not be flagged. `architectures` and `parts` restrict the models. `alone` faults need their own
+    engine load, with `options` for the engine. The fault is injected in `precision`: float32,
+    unless only bf16 can show it. `by_bits` faults show only in a bitwise comparison with a single
+    stage, and not if several stages need not match it. `models` get the fault if the user names no
+    models; () for all.
     """
 
     id: str
@@ -220,7 +220,7 @@ class Variant:
 
 
 def find(faults: Mapping[str, Fault], name: str) -> Variant:
-    """The variant with this id. Raises ConformanceError when there is none."""
+    """Return the variant with this id. Raises ConformanceError if there is none."""
     for fault in faults.values():
         for variant in fault.variants():
             if variant.id == name:

@@ -60,7 +60,7 @@ def _row(fault: Fault) -> str:
 
 
 def _where(fault: Fault) -> list[str]:
-    """What narrows a fault's place: layers, columns, models."""
+    """Return the restrictions of a fault: layers, columns, models."""
     places = "/".join(place for place in fault.places if place)
     columns = "" if fault.backends == ALL else f"on {' and '.join(fault.backends)}"
     models = (*fault.architectures, *(f"models with {part}" for part in fault.parts))

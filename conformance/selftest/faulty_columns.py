@@ -1,8 +1,8 @@
-"""Faulty columns: which there are, what workers run them, and where their files lie.
+"""Faulty columns: plan their cells, the jobs that run them, and the folders of their files.
 
-Most faults share one engine load: a worker runs one case after another, each with the fault
-that its name says, and every fault's cells appear as a column of their own by links. So a
-faulty column is stored, read and judged like any other.
+Most faults share an engine load: a worker runs one case after another, each with the fault that its
+name contains. Links make every fault's cells appear as a separate column, so that a faulty column
+is stored, read and judged like any other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Varia
 from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.injecting.engine:open_engine"
-#: The groups of a model's and a backend's faults that can share an engine load.
+#: Groups of the faults of a model and backend that can share an engine load.
 SHARED = "faults"
-#: Cells that one load runs, give or take a column: a load takes some seconds, and a cell of a real
-#: model in float32 as many, while the processors that have no group to run are idle.
+#: The approximate number of cells per load. A load takes some seconds, and so does a cell of a real
+#: model in float32; larger groups would leave processors idle.
 CELLS_OF_A_LOAD = 50
-#: Cells that are to hang are waited for no longer than this.
+#: Timeouts for cells that are meant to hang.
 SHORT = Limits(cell=10.0, load=120.0, close=10.0)
 
 
@@ -48,19 +48,19 @@ class FaultyColumn:
 
     @property
     def folder(self) -> str:
-        """The name of the folder of what it gathers."""
+        """The folder of the observations of this column."""
         return gathered_in(self.id, self.precision)
 
     @property
     def honest_folder(self) -> str:
-        """The name of the folder of what the column without the fault gathers."""
+        """The folder of the observations of the same column without the fault."""
         return gathered_in(self.backend.id, self.precision)
 
     def as_judged(self) -> Column:
-        """The column as the judge sees it.
+        """Return the column as the judge sees it.
 
-        What is at fault on one stage as well is compared with one stage at fault; what only
-        the transport does, with an honest one.
+        A fault that also occurs on one stage is compared with one faulty stage; a fault of the
+        transport is compared with a fault-free stage.
         """
         if self.variant.fault.side is Side.PIPELINE:
             return Column(replace(self.backend, id=self.id))
@@ -68,7 +68,7 @@ class FaultyColumn:
         return Column(replace(self.backend, id=self.id, options=options))
 
     def as_run(self) -> Column:
-        """The column with an engine load of its own."""
+        """Return the column for a separate engine load."""
         options = {
             "engine": self.backend.engine,
             "options": {**self.backend.options, **self.variant.fault.options},
@@ -78,7 +78,7 @@ class FaultyColumn:
 
 
 def fits(fault: Fault, model: Model) -> bool:
-    """Whether the model is and has what the fault is about."""
+    """Return whether the model has the architecture and the parts that the fault needs."""
     is_one = not fault.architectures or model.architecture in fault.architectures
     return is_one and set(fault.parts) <= set(model.parts)
 
@@ -86,9 +86,9 @@ def fits(fault: Fault, model: Model) -> bool:
 def shared_out(
     faults: Sequence[Fault], models: Sequence[Model], general: Sequence[str] | None = None
 ) -> list[tuple[Model, tuple[Fault, ...]]]:
-    """The faults that each model is injected with: a `general` one (None: every model) with all
-    that fit it, each of the others, in their order, with those that fit no general one and none
-    before it.
+    """Return the faults to inject into each model. A `general` model (None: every model) gets all
+    faults that fit it. Each other model, in order, gets those that fit neither a general model nor
+    an earlier one.
     """
     taken: set[str] = set()
     shares: dict[str, tuple[Fault, ...]] = {}
@@ -106,7 +106,7 @@ def shared_out(
 def columns(
     faults: Iterable[Fault], model: Model, backends: Sequence[Backend], most: int | None = None
 ) -> tuple[FaultyColumn, ...]:
-    """Every faulty column of a model; of each fault the last `most` variants only."""
+    """Return every faulty column of a model, with only the last `most` variants of each fault."""
     return tuple(
         FaultyColumn(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
         for fault in faults
@@ -124,8 +124,8 @@ def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
 def honest_cells(
     faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
-    """The cells without a fault that correspond to some cell with one, on all of the columns; but
-    what clients send, no other column runs, and they little that is injected elsewhere.
+    """Return the fault-free cells that correspond to faulty ones, on all columns. Cells of client
+    engines and of other engines are kept apart, because few scenarios run on both.
     """
     every = [(cell, column.backend.id in CLIENTS) for column in faulty for cell in column.cells]
     return tuple(
@@ -151,8 +151,8 @@ def jobs(
     folder: Path | tuple[Path, ...],
     cache: Path,
 ) -> list[Planned]:
-    """The jobs of the honest run, of the faulty columns and of what all of them generated; last
-    those whose cells are to hang or die: they fill what the long ones leave idle.
+    """Return the jobs of the fault-free run, of the faulty columns and of what all of them
+    generated. Jobs whose cells hang or die come last: they fill the time that long jobs leave idle.
     """
     everything = [*honest, *(cell for column in faulty for cell in column.cells)]
     kinds = {column.id: column.as_run() for column in faulty}
@@ -204,7 +204,7 @@ def _model(job: str) -> str:
 
 
 def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
-    """The job, which must prove to be what its column says."""
+    """Make the job verify that its engine is what its column says."""
 
     def expecting() -> Job | None:
         job = make()
@@ -241,7 +241,7 @@ def _shared_jobs(
 
 
 def _loads(members: Sequence[FaultyColumn]) -> Iterable[Sequence[FaultyColumn]]:
-    """The columns, those of one engine load together."""
+    """Yield groups of columns that share an engine load."""
     cells, together = 0, list[FaultyColumn]()
     for column in members:
         together.append(column)
@@ -256,7 +256,7 @@ def _loads(members: Sequence[FaultyColumn]) -> Iterable[Sequence[FaultyColumn]]:
 def _sharing(
     run: RunFolder, make: Callable[[], Job | None], members: Sequence[FaultyColumn], name: str
 ) -> Callable[[], Job | None]:
-    """One worker for many columns: the job, and the links by which each column is found."""
+    """Return a job that runs many columns in one worker and links each column's files."""
 
     def shared() -> Job | None:
         job = make()
@@ -271,7 +271,7 @@ def _sharing(
             (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
             link(faulty_group.path / "group.json", target.path / "group.json")
             honest_group = run.group_folder(job.model.id, column.honest_folder)
-            # A fault of what passes to and from a block is not in there: that is the honest one's.
+            # A fault at a block's border does not affect these: use those of the column without it.
             acts = column.variant.fault.point not in WITH_A_BLOCK
             for key in () if acts else without:
                 link(faulty_group.cell(key), honest_group.cell(key))
@@ -288,8 +288,8 @@ def _sharing(
 
 
 def _without_nnsight(column: FaultyColumn, honest: Mapping[str, Case]) -> list[str]:
-    """The cases by which the judge blames this column: what the engine does with the prompts of its
-    cells, and with those by which a column stands behind the truth.
+    """Return the cases by which the judge attributes this column's failures: the engine alone on
+    its cells' prompts, and on those that show whether a column confirms the reference.
     """
     asked = {case_of(name, PAIR).key for name in WITHOUT_NNSIGHT}
     for cell in column.cells:

@@ -1,4 +1,4 @@
-"""What a self-test is doing, a line for each worker that ends."""
+"""Print a line for each worker of a self-test that ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conformance.runner.events import Event, GroupFinished
 
 
 class Lines:
-    """Deaths are meant to happen here, so only ends are told."""
+    """Prints only the ends of groups: deaths are intended here."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

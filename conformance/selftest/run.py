@@ -1,4 +1,4 @@
-"""What `conformance selftest` does: honest and faulty columns → observations → the table."""
+"""Run a self-test: fault-free and faulty columns → observations → the table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from conformance.store.files import write_record
 
 @dataclass(frozen=True)
 class Measured:
-    """Whose detection limits are measured: of these cases of a model (None: of all of them)."""
+    """The cases of a model whose detection limits are measured (None: all of them)."""
 
     model: str
     cases: tuple[str, ...] | None = None
@@ -51,8 +51,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a self-test injects where, and of what it measures detection limits. In a `whole` one no
-    fault and no backend is left out: how many act inside of engine, nnsight or relay is asked.
+    """What a self-test injects where, and which detection limits it measures. A `whole` self-test
+    leaves out no fault and no backend; only there the share of faults inside engine, nnsight or
+    relay is checked.
     """
 
     models: tuple[Model, ...]
@@ -64,15 +65,15 @@ class Plan:
     whole: bool = False
 
     def only(self, model: Model, *, limits: bool = True) -> Plan:
-        """The part of one model, without its detection limits where these are not asked for."""
+        """Return the part for one model, without its detection limits if `limits` is false."""
         faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
         honest = tuple(cell for cell in self.honest if cell.model == model.id)
         measured = tuple(one for one in self.measured if limits and one.model == model.id)
         return Plan((model,), self.backends, faulty, honest, self.gaps, measured)
 
     def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
-        """What must not be flagged: the honest cells whose failure is no known gap under the
-        circumstances that it ran in. Nothing excuses the harness.
+        """Return the cells that must not be flagged: the fault-free cells, except failures that are
+        known gaps under the conditions of this run. An error of the harness is never excused.
         """
         where = {
             (model.id, backend.id): _where(run, model, backend)
@@ -91,7 +92,7 @@ class Plan:
 
 
 def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
-    """What an honest column ran with; in bf16, for an engine may refuse float32."""
+    """Return the conditions of a fault-free column in bf16; an engine may refuse float32."""
     group = run.group(model.id, gathered_in(backend.id, Precision.BF16))
     config = model_info(run, model).config
     return where_in(group or Group(model.id, backend.id), model.architecture, config)
@@ -109,8 +110,8 @@ def plan(
     whole: bool = False,
     general: Sequence[str] | None = None,
 ) -> Plan:
-    """Every faulty column of these models; `honest` cells are run besides those it needs. Models
-    that are not `general` (None: all are) have the faults alone that no model else has.
+    """Return the plan with every faulty column; `honest` cells are added. Models outside `general`
+    (None: all are in it) get only faults that no other model has.
     """
     faulty = tuple(
         column
@@ -136,7 +137,7 @@ def gather(
     jobs: int,
     on_event: Callable[[Event], None],
 ) -> bool:
-    """Run it. False when it was interrupted."""
+    """Gather all observations. Return False if interrupted."""
     members = faulty_columns.jobs(
         run,
         planned.faulty,
@@ -167,8 +168,8 @@ def judge(
     *,
     jobs: int = 1,
 ) -> examine.Verdicts:
-    """The verdict on every cell, honest or faulty. With more `jobs` the models are judged side by
-    side, in processes of their own, where no gate can be broken.
+    """Return the verdict on every cell, fault-free or faulty. With more `jobs`, the models are
+    judged in parallel processes; no gate can be broken there.
     """
     plans = [planned.only(model) for model in planned.models]
     calls = [(run.path, share, thresholds) for share in plans]
@@ -198,12 +199,12 @@ def judge(
     return examine.Verdicts(cells, apart, by_precision, limits)
 
 
-#: What a process of its own judges by.
+#: The scenarios of a judging process.
 _scenarios: dict[str, Scenario] = {}
 
 
 def _begin(folders: tuple[Path, ...]) -> None:
-    """Scenarios hold functions, which no pipe can carry: they are imported again."""
+    """Import the scenarios again: they contain functions, which cannot be sent through a pipe."""
     torch.set_num_threads(1)
     _scenarios.update(discover(folders))
 
@@ -214,7 +215,7 @@ def _judge_model(
     thresholds: Thresholds,
     scenarios: Mapping[str, Scenario] = _scenarios,
 ) -> examine.Verdicts:
-    """The part of one model."""
+    """Judge the part of one model."""
     run, [model] = RunFolder(path), share.models
     verdicts = examine.results(
         run, model, share.backends, share.faulty, share.honest, scenarios, thresholds
@@ -230,7 +231,7 @@ def _limits(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> list[injected.Limit]:
-    """The detection limits of what the plan measures of this model, in both precisions."""
+    """Return the detection limits that the plan measures on this model, in both precisions."""
 
     def chosen(case: Case, among: tuple[str, ...] | None) -> bool:
         return among is None or case.key in among
@@ -262,7 +263,7 @@ def tabulate(
     quick: bool = False,
     begun: float | None = None,
 ) -> injected.SelfTest:
-    """The table. `sound` is what the unbroken judge said, where `verdicts` is another's."""
+    """Return the table. `sound` are the intact judge's verdicts, if `verdicts` are not."""
     unbroken = sound or verdicts
     rows = examine.rows(run, planned.faulty, verdicts, unbroken)
     honest = planned.sound(run, unbroken.cells)
@@ -297,9 +298,9 @@ def blinded(
     control: Control,
     sound: examine.Verdicts,
 ) -> injected.SelfTest:
-    """The table of a judge with one gate broken on purpose: it must be red.
+    """Return the table of a judge with one gate broken on purpose; a bar must break.
 
-    `sound` is what the unbroken judge says; what is below the bound is taken from it.
+    `sound` are the intact judge's verdicts; they decide which faults are below the bound.
     """
     with control.broken():
         loosened = control.thresholds(thresholds)
@@ -308,7 +309,7 @@ def blinded(
 
 
 def write(run: RunFolder, outcome: injected.SelfTest) -> Path:
-    """Into the run's folder, and beside all runs: their pages show the last self-test."""
+    """Write the table into the run's folder and next to all runs, whose pages show the last one."""
     path = run.path / injected.FILE
     write_record(path, outcome)
     write_record(run.path.parent / injected.FILE, outcome)

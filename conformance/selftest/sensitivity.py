@@ -1,15 +1,15 @@
-"""How small a fault may be and still be found: the detection limit of each cell, by precision.
+"""Measure the detection limit of each cell by precision: the smallest fault that is found.
 
-Faults of known size are put into the stored observations of honest cells, and the ordinary judge
-judges them. Of a cell that writes: the write's effect a little too large or too small (`gain`), a
-part of it in another direction (`off-axis`), a part of it at a token to which nothing is written
-(`leak`). A dose is a share of the write's effect where it is observed. A fault of the write begins
-where the write is first seen, a `later` one at some layer after it; both go on through all that is
-observed further on. Of a cell that only reads: an error in one value that is `served`, in all of
-its rows or in one. A dose is a share of the row's length.
+Faults of known size are put into the stored observations of fault-free cells, and the ordinary
+judge judges them. For a cell that writes: the write's effect a little too large or too small
+(`gain`), a part of it in another direction (`off-axis`), a part of it at a token that is not
+written (`leak`). The dose is a share of the write's effect where it is observed. A fault of the
+write begins where the write is first seen, a `later` one at some layer after it; both continue in
+all later observations. For a cell that only reads: an error in one value that is `served`, in all
+of its rows or in one. The dose is a share of the row's length.
 
-A trial has a prompt or value, a sign or direction and a layer of its own, and the smallest dose
-that is found is looked for. What no dose shows stays in the table.
+Each trial draws a prompt or value, a sign or direction and a layer, and searches the smallest dose
+that is found. Faults that no dose shows stay in the table.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from conformance.selftest import doses
 from conformance.selftest.doses import Chance, Fault, clean_twin, pairs, touched
 from conformance.store import RunFolder, gathered_in
 
-#: Doses are powers of two and quarters of them. The finest are a millionth in float32, and in bf16,
-#: whose numbers have eight bits, less than one of them can show.
+#: Doses are powers of two and quarter steps between them. These are the finest exponents: about a
+#: millionth in float32; in bf16 less than one of its numbers, which have eight bits, can show.
 _FINEST: Mapping[Precision, int] = {Precision.FLOAT32: 20, Precision.BF16: 10}
 _STEPS = 4
-#: Of a deep or wide model the roundings themselves come to more, and this many times that counts:
-#: the factor that any value in float32 is allowed.
+#: In deep or wide models the rounding errors are larger. Faults must be found from this multiple of
+#: them on: the factor that any value in float32 is allowed.
 ROUNDINGS = 100.0
 TRIALS = 10
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """An honest cell: what was observed, and what it is judged by."""
+    """A fault-free cell: its observations, and what it is judged by."""
 
     observed: Mapping[str, Tensor]
     prompt_ids: tuple[tuple[int, ...], ...]
@@ -81,9 +81,8 @@ class _Cell:
         return self.truth.reference.floor(site)
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
-        """Whether nothing is seen in this precision, not even drift; in bf16 as beside float32 that
-        has passed: that a write is not seen there, since it lies below the noise, is no fault; what
-        is off besides is.
+        """Return whether nothing is seen in this precision, not even drift. In bf16, a float32 pass
+        is assumed: a write below the noise floor is then not a failure, but other errors are.
         """
         judgement = judge_cell(
             observed,
@@ -122,7 +121,7 @@ def limits(
     trials: int = TRIALS,
     select: Callable[[Case], bool] = lambda _: True,
 ) -> list[Limit]:
-    """The limits of every honest cell of a stored run that passes in this precision."""
+    """Return the limits of every fault-free cell of a stored run that passes in this precision."""
     layers = model_info(run, model).layers
     later = of_stream(precision, layers * model_info(run, model).width)
     measured: list[Limit] = []
@@ -136,14 +135,14 @@ def limits(
 
 
 def of_stream(precision: Precision, terms: int) -> float:
-    """What must be seen of a fault on the way of a model whose width times layers this is: each
-    layer adds sums of as many products as the stream is wide, and their roundings add up.
+    """Return the smallest dose at which later faults must be found. `terms` is width times layers:
+    each layer adds sums with as many products as the stream's width, and rounding errors add up.
     """
     return max(OF_STREAM, ROUNDINGS * metrics.least(precision, terms))
 
 
 def broken(limits: Sequence[Limit]) -> list[str]:
-    """What of float32 is beyond the bar, in words, the worst first."""
+    """Describe the float32 limits beyond the bar, the worst first."""
     beyond = [limit for limit in limits if not limit.holds]
     beyond.sort(key=lambda limit: -(limit.most or math.inf))
     return [
@@ -177,7 +176,7 @@ def _of_case(
         if outcome is None or outcome.status is not Status.OK:
             continue
         observed = run.observations(model.id, folder, case.key)
-        # Judging is pure: what holds of these very bits is known.
+        # Judging is pure: the same bits have the same limits.
         group = run.group(model.id, folder)
         bitwise = group is not None and group.bitwise
         alike = (
@@ -197,7 +196,7 @@ def _of_case(
 
 
 def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> list[Limit]:
-    """Of each kind that the cell can have; nothing of a cell that does not pass as it is."""
+    """Return a limit for each kind of fault that fits the cell; none if the cell does not pass."""
     if not cell.passes(cell.observed, thresholds):
         return []
     limits = []
@@ -218,8 +217,8 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
 
 
 def _doses(precision: Precision, size: float) -> list[float]:
-    """The doses that are tried, the largest first: in float32 the whole effect, which is far more
-    than must be found; in bf16, where an effect may lie below the noise, as much as the stream.
+    """Return the doses to try, the largest first: in float32 the whole effect, which is more than
+    enough; in bf16, where an effect may lie below the noise floor, as much as the stream.
     """
     fits = precision is Precision.BF16 and 0 < size < 1
     largest = math.ceil(-math.log2(size)) if fits else 0
@@ -228,8 +227,8 @@ def _doses(precision: Precision, size: float) -> list[float]:
 
 
 def _size_of_effect(cell: _Cell) -> float:
-    """How large the effect is at the median row that is first changed, as a share of the row; 1
-    where nothing is written.
+    """Return the size of the effect at the median row of the first changed site, as a share of the
+    row; 1 if nothing is written.
     """
     truth = cell.truth_values
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
@@ -242,7 +241,7 @@ def _size_of_effect(cell: _Cell) -> float:
 
 
 def _found_in(enough: Sequence[float], share: float) -> float | None:
-    """The dose that was enough in this share of the trials."""
+    """Return the dose that was enough in this share of the trials, None if none was."""
     dose = enough[math.ceil(share * len(enough)) - 1]
     return None if math.isinf(dose) else dose
 
@@ -250,12 +249,12 @@ def _found_in(enough: Sequence[float], share: float) -> float | None:
 def _smallest_doses(
     cell: _Cell, faults: Sequence[Fault], tried: Sequence[float], thresholds: Thresholds
 ) -> Iterator[float]:
-    """The smallest dose of each that is found; infinite where none is. Looked for from the one
-    before on, in steps twice as long each, and by halving: trials of one kind are much alike.
+    """Yield the smallest dose of each fault that is found, infinity if none is. The search starts
+    at the previous result, doubles its steps, then bisects: trials of one kind are much alike.
     """
     at = len(tried) // 2
     for fault in faults:
-        low, high, step = -1, len(tried), 1  # found at low, not found at high, were they tried
+        low, high, step = -1, len(tried), 1  # found at low, not at high, if they were tried
         while high - low > 1:
             if not cell.passes(fault(tried[at]), thresholds):
                 low, at = at, at + step

@@ -1,4 +1,4 @@
-"""The self-test's table on the terminal."""
+"""Print the self-test's table on the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.selftest.controls import CONTROLS
 
 
 def show(outcome: SelfTest, console: Console) -> None:
-    """Fault × scenario × backend, the totals, the misses with their reasons."""
+    """Print faults × scenarios × backends, the totals, and the misses with their reasons."""
     section = selftest_section.section(outcome)
     complaints = (Note(Text(words, Family.WRONG)) for words in _complaints(outcome))
     terminal.blocks([section, *complaints], console)
@@ -25,8 +25,8 @@ def show(outcome: SelfTest, console: Console) -> None:
 
 
 def show_controls(outcomes: Iterable[tuple[str, tuple[str, ...]]], console: Console) -> bool:
-    """A line for each gate that was broken, as it becomes known. Whether the sound judge breaks no
-    bar and each of the others some.
+    """Print a line for each broken gate as it becomes known. Return whether the intact judge breaks
+    no bar and each broken one breaks some.
     """
     as_expected = True
     for gate, broken in outcomes:
@@ -50,7 +50,7 @@ def _complaints(outcome: SelfTest) -> Iterator[str]:
 
 
 def complaint(row: Row) -> str:
-    """What is not as it should be with a row, "" when nothing."""
+    """Return what is wrong with a row, or ""."""
     if row.ending is Ending.MISSED:
         size = "" if row.size is None else f", {row.size:.2f} × the detectable error"
         return f"missed{size}: {row.verdict}: {row.reason}"

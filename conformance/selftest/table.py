@@ -15,10 +15,10 @@ def rate(count: int, total: int) -> Rate:
     return Rate(count, total, low, high)
 
 
-#: The bars of the issue: how many of the faults above the bound are caught with the right
-#: verdict, how many wrong tensors are explained, and how many blamed on the right side.
+#: The bars: the shares of faults above the bound caught with the right verdict, of wrong tensors
+#: explained, and of faults blamed on the right side.
 DETECTED, DIAGNOSED, BLAMED = 0.98, 0.90, 0.97
-#: And how many of what was injected act inside of the engine, of nnsight or of the relay.
+#: The bar for the share of faults that act inside the engine, nnsight or the relay.
 INSIDE = 0.60
 
 
@@ -52,10 +52,10 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
 def bars(
     rows: Sequence[Row], totals: Totals, limits: Sequence[Limit] = (), *, whole: bool = False
 ) -> tuple[str, ...]:
-    """Which bars do not hold. That a fault is never caught anywhere is one of its own: with
-    many faults one whole gate could be blind within two per cent. Of the detection limits the
-    worst is said. Where the faults act is asked of a `whole` self-test: a few that are chosen by
-    their names may all act behind the adapter.
+    """Return the bars that do not hold. A fault that is never caught breaks a separate bar: among
+    many faults, a whole blind gate could lie within two per cent. Only the worst detection limit is
+    named. The share of faults that act inside is checked only in a `whole` self-test, because
+    faults chosen by name may all act behind the adapter.
     """
     complaints = []
     if totals.detected.count < DETECTED * totals.detected.total or not totals.detected.total:
@@ -75,8 +75,8 @@ def bars(
 
 
 def _never(rows: Sequence[Row]) -> list[str]:
-    """Faults that were injected into a backend and not caught at any place and dose of any
-    model, be it below the bound.
+    """Return the faults that were injected into a backend and not caught at any place and dose of
+    any model, misses below the bound included.
     """
     caught_by_name: dict[str, bool] = {}
     for row in rows:

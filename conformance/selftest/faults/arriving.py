@@ -1,7 +1,7 @@
-"""Faults of edits that do not arrive: in the engine's forward, after the layer that was written.
+"""Faults of lost edits: in the engine's forward, after the layer that was written.
 
-A twin case runs clean first. What its forwards held is kept, and stands in the edited run where the
-edit should be seen: so the read-back is right, and what follows is as if nothing had been written.
+The clean run comes first, and its values are kept. In the edited run they replace the values that
+should show the edit: the value read back is right, and what follows is as without the edit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.forward import no_mlp
 from conformance.selftest.faults.model import attention, final_norm, layer
 
-#: A forward of more rows begins a run: prompts are longer, and few requests decode at once.
+#: A forward with more rows begins a run: prompts are longer, and few requests decode at once.
 _DECODING = 4
 _LOST = frozenset({Verdict.DROPPED, Verdict.PARTIAL})
 _HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
@@ -25,7 +25,7 @@ _HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
 
 @dataclass
 class _Twins:
-    """What a module was given or gave in the clean run, forward by forward."""
+    """A module's inputs or outputs in the clean run, by forward."""
 
     in_forward: Callable[[int], bool]
     runs: int = -1
@@ -33,7 +33,7 @@ class _Twins:
     clean: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def instead(self, values: list[Tensor]) -> list[Tensor] | None:
-        """What the clean run had here, in the edited one; None where all stays as it is."""
+        """Return the clean run's values in the edited run; None to change nothing."""
         self.forward += 1
         if values[0].numel() // values[0].shape[-1] > _DECODING:
             self.runs, self.forward = self.runs + 1, 0
@@ -47,7 +47,7 @@ class _Twins:
 
 
 def _streams(values: Any) -> Iterator[Tensor]:
-    """Of a module's arguments those that hold the stream: one tensor of numbers, or two alike."""
+    """Yield the arguments that hold the stream: one float tensor, or two of the same shape."""
     numbers = [
         argument
         for argument in values
@@ -57,7 +57,7 @@ def _streams(values: Any) -> Iterator[Tensor]:
 
 
 def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
-    """The module is given what the clean run gave it."""
+    """Give the module its input of the clean run."""
     twins = _Twins(in_forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> A
 
 
 def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
-    """The module gives what it gave in the clean run."""
+    """Replace the module's output by that of the clean run."""
     twins = _Twins(in_forward)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
@@ -91,7 +91,7 @@ def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> 
 
 
 def undone(model: nn.Module, now: Moment) -> list[Any]:
-    """The layer after the one that was written is given what was there before."""
+    """Give the layer after the written one its input of the clean run."""
     assert now.at is not None  # noqa: S101 - every variant names a layer
     last = now.at + 1 == now.layers
     after = final_norm(model, now.layers) if last else layer(model, now.at + 1, now.layers)
@@ -99,20 +99,20 @@ def undone(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def fades(model: nn.Module, now: Moment) -> list[Any]:
-    """Every layer shows the edit, and the head is given what the clean run gave it."""
+    """Give the final norm its input of the clean run; every layer still shows the edit."""
     norm = final_norm(model, now.layers)
     return [_give_clean_input(norm, lambda _: True)] if norm is not None else []
 
 
 def cached_only(model: nn.Module, now: Moment) -> list[Any]:
-    """Of the prompt the edit is in the keys and values of the next layer, and nowhere else."""
+    """Keep the prompt's edit only in the next layer's keys and values."""
     assert now.at is not None  # noqa: S101
     after = layer(model, now.at + 1, now.layers)
     return [_give_clean_output(after, lambda forward: forward == 0)] if after is not None else []
 
 
 def present_only(model: nn.Module, now: Moment) -> list[Any]:
-    """Later steps attend to keys and values as if nothing had been written before."""
+    """Make later steps attend to keys and values without the edit."""
     assert now.at is not None  # noqa: S101
     layers = [layer(model, index, now.layers) for index in range(now.at + 1, now.layers)]
     local = [part for part in layers if part is not None]
@@ -156,8 +156,8 @@ FAULTS = (
         "ablation.middle",
         summary="Every layer shows the edit, and the head is given what it had without.",
     ),
-    # What could show that the write arrived is wrong by itself: that is said, and not that the
-    # check had no power, which would be nobody's fault.
+    # What could show that the write arrived is itself wrong, so this is reported. A report that the
+    # check had no power would blame nobody.
     _fault(
         "edit-unseen",
         no_mlp,

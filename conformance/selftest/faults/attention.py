@@ -1,4 +1,4 @@
-"""Faults inside a layer's attention: what a block sees of query, key, value or heads is another."""
+"""Faults inside a layer's attention: a block sees another query, key, value or heads."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _acts(now: Moment, *parts: str) -> bool:
 
 
 def neighbour(value: Tensor, now: Moment) -> Tensor:
-    """Each head is the one before."""
+    """Replace each head by the previous one."""
     return value.roll(1, dims=1) if _acts(now, "heads") else value
 
 
 def another_rank(value: Tensor, now: Moment) -> Tensor:
-    """The halves that two ranks have have changed places."""
+    """Swap the halves of the heads that two ranks hold."""
     return value.roll(value.shape[1] // 2, dims=1) if _acts(now, "heads") else value
 
 
 def one_rank(value: Tensor, now: Moment) -> Tensor:
-    """One rank's heads stand for all."""
+    """Use the first rank's heads for both ranks."""
     if not _acts(now, "heads"):
         return value
     half = value[:, : value.shape[1] // 2]
@@ -49,14 +49,14 @@ def key_for_value(value: Tensor, now: Moment) -> Tensor:
 
 
 def other_group(value: Tensor, now: Moment) -> Tensor:
-    """The key of another group of heads."""
+    """Return the key of another group of heads."""
     if value.shape[1] < 2:
         raise Inexpressible("all heads have one key")
     return value.roll(1, dims=1) if _acts(now, "key") else value
 
 
 def by_stride(value: Tensor, now: Moment) -> Tensor:
-    """The columns of one matrix taken by head where they are in blocks."""
+    """Take the columns by head although they are stored in blocks."""
     if not _acts(now, "query"):
         return value
     tokens, heads, width = value.shape
@@ -64,7 +64,7 @@ def by_stride(value: Tensor, now: Moment) -> Tensor:
 
 
 def before_norm(value: Tensor, now: Moment) -> Tensor:
-    """The query as it was before its norm: of each head longer or shorter."""
+    """Imitate a query before its norm: change the length of each head."""
     if not _acts(now, "query"):
         return value
     longer = value.float().norm(dim=-1, keepdim=True).mean(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Faults of what an engine's layers compute and where its scheduler puts it: hooks in the model."""
+"""Faults in what an engine's layers compute or where its scheduler puts it, by model hooks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.forward import MORE
 from conformance.selftest.faults.model import attention, branch_gives, layer, mlp
 
-#: What a branch gives, and the memory of the fault → what it gives instead.
+#: A branch's output, and the moment of the fault → the output instead.
 Change = Callable[[Tensor, Moment], Tensor]
 
 
 def _branch(find: Callable[[nn.Module], nn.Module | None], change: Change) -> Any:
-    """A fault of what a branch of the layer gives."""
+    """Return a fault that changes the output of a layer's branch."""
     return partial(_hooks, find, change)
 
 
@@ -34,7 +34,7 @@ def scaled(value: Tensor, now: Moment) -> Tensor:
 
 
 def shifted(value: Tensor, now: Moment) -> Tensor:
-    """Every token has its neighbour's row."""
+    """Give every token its neighbour's row."""
     rows = value.reshape(-1, value.shape[-1])
     return rows.roll(1, dims=0).reshape(value.shape)
 
@@ -49,7 +49,7 @@ def reversed_rows(value: Tensor, now: Moment) -> Tensor:
 
 
 def stale(model: nn.Module, now: Moment) -> list[Any]:
-    """A layer's MLP gives what that of the layer before gave: a buffer that was not written."""
+    """Replace an MLP's output by that of the previous layer: a buffer that was not written."""
     assert now.at is not None  # noqa: S101
     layers = [layer(model, at, now.layers) for at in (now.at - 1, now.at)]
     if layers[0] is None or layers[1] is None:
@@ -74,8 +74,8 @@ def stale(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def slots(model: nn.Module, now: Moment) -> list[Any]:
-    """The scheduler's map of tokens to slots of the cache is one off: of a step of several tokens
-    each key and value lies where its neighbour's should.
+    """Shift the scheduler's map of tokens to cache slots by one. In a step of several tokens, each
+    key and value is then stored in its neighbour's slot.
     """
     context = importlib.import_module("vllm.forward_context")
 

@@ -1,4 +1,4 @@
-"""Faults of how ids are drawn: what a trace asks for gets to the engine as another thing."""
+"""Faults of sampling: the engine receives other sampling parameters than the trace requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import Fault, Moment, Point
 
-#: Many draws at the usual temperature, and at a lower one; from all ids, and from the likeliest.
+#: Many draws at the usual temperature and at a lower one; from all ids, and from the likeliest.
 USUAL, COOL = "drawing_first.1.0-0", "drawing_first.0.7-0"
 FEW = ("drawing_first.1.0-20", "drawing_first.0.7-20")
 

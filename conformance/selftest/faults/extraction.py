@@ -1,4 +1,4 @@
-"""Faults of the hidden states that an engine hands out by itself, and of reads beside them."""
+"""Faults of the hidden states that an engine itself returns, and of reads next to them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WRONG = frozenset({Verdict.WRONG})
 
 
 def layer_before(model: nn.Module, now: Moment) -> list[Any]:
-    """The engine hands out the state after the layer before, in the process that computes it."""
+    """Make the engine return the state after the previous layer, where it is computed."""
     assert now.at is not None  # noqa: S101 - every variant of this names a layer
     at = now.at
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         states = getattr(output, "hidden_states", None)
         if states is not None:
-            place = at + 1  # the first one goes into the first layer
+            place = at + 1  # the first state is the input of the first layer
             output.hidden_states = (*states[:place], states[place - 1], *states[place + 1 :])
         elif isinstance(output, tuple) and isinstance(output[1], list):
             output[1][at] = output[1][at - 1]
@@ -32,12 +32,12 @@ def layer_before(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def fewer_rows(value: Tensor, now: Moment) -> Tensor:
-    """The last tokens are not there."""
+    """Drop the last tokens' rows."""
     return value[: -int(now.dose)] if now.acts_here else value
 
 
 def last_bit(value: Tensor, now: Moment) -> Tensor:
-    """The last bit of one number is another one: far below the noise."""
+    """Flip the last bit of one number: far below the noise."""
     if now.acts_here:
         value.view(torch.int16).view(-1)[0] ^= 1
     return value
@@ -48,7 +48,7 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
         "cases": ("extract.alone",),
         "verdicts": WRONG,
         "places": ("middle",),
-        "backends": ("hf", "vllm-pp1"),  # on several stages vLLM refuses
+        "backends": ("hf", "vllm-pp1"),  # vLLM refuses several stages
         "alone": True,
     }
     return Fault(id=name, act=act, **(defaults | more))
@@ -85,7 +85,7 @@ FAULTS = (
         "read-bit",
         last_bit,
         point=Point.SERVED,
-        side=Side.UNDECIDED,  # as nobody could tell by which of the two values it happened
+        side=Side.UNDECIDED,  # nobody could tell which of the two values is wrong
         summary=(
             "The last bit of one number differs between a read and what the engine hands out."
         ),

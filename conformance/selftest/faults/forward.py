@@ -22,11 +22,11 @@ from conformance.selftest.faults.shapes import noisy
 OFF = frozenset({Verdict.WRONG, Verdict.DRIFT})
 WRONG = frozenset({Verdict.WRONG})
 CASES = ("clean.pair", "read_all.pair")
-#: Columns of a key with its rotary position in published models with latent attention; the kernels
-#: of CPUs are made for no others.
+#: The width of a key's rotary part in published models with latent attention; CPU kernels support
+#: no other width.
 _ROTARY = 64
 LATENT = ("deepseek_v2", "deepseek_v3")
-#: What else shows a wrong forward: the lens, one prompt of six, the final norm.
+#: Other cases that show a wrong forward: the lens, one prompt of six, the final norm.
 MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
 
 
@@ -51,7 +51,7 @@ def noisy_mlp(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def row_lost(model: nn.Module, now: Moment) -> list[Any]:
-    """The second token's row of a branch is zero."""
+    """Set the second-last token's row of a branch to zero."""
 
     def change(value: Tensor) -> Tensor:
         rows = value.reshape(-1, value.shape[-1]).clone()
@@ -63,7 +63,7 @@ def row_lost(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def latent_off(model: nn.Module, now: Moment) -> list[Any]:
-    """The latent's norm gives what it takes."""
+    """Return the input of the latent's norm unchanged."""
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         return args[0]
@@ -72,7 +72,7 @@ def latent_off(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def latent_rotary_lost(model: nn.Module, now: Moment) -> list[Any]:
-    """The keys' rotary part, the last columns of what the latent is projected from, is zero."""
+    """Set the keys' rotary part to zero: the last columns of the projection to the latent."""
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         rows, *more = output if isinstance(output, tuple) else (output,)
@@ -95,7 +95,7 @@ def _latent(model: nn.Module, now: Moment, which: int, hook: Any) -> list[Any]:
 
 
 def positions_off(model: nn.Module, now: Moment) -> list[Any]:
-    """Every position after the first is so many further on."""
+    """Move every position after the first further on by the dose."""
     modules = positional(model)
     if not modules:
         raise Inexpressible("no module turns positions into anything")
@@ -125,13 +125,13 @@ class _Bypassed:
 
 
 def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
-    """The engine goes around nnsight's hooks, as a replayed graph does."""
+    """Bypass nnsight's hooks, as a replayed graph does."""
     forwards = [(module, module.__dict__.get("forward")) for module in model.modules()]
     return [_Bypassed([(module, forward) for module, forward in forwards if forward is not None])]
 
 
 def unchanged(value: Any, now: Moment) -> Any:
-    """The engine is only opened otherwise."""
+    """Change nothing: the engine is only opened with other options."""
     return value
 
 
@@ -154,7 +154,7 @@ FAULTS = (
         quick=True,
         summary="One layer's MLP adds nothing.",
     ),
-    # Not where a norm follows the branch and takes its size away again (gemma2).
+    # Not where a norm after the branch removes the scale again (gemma2).
     _fault(
         "mlp-twice",
         double_mlp,
@@ -168,7 +168,7 @@ FAULTS = (
         places=("first", "last"),
         summary="One layer's attention adds nothing.",
     ),
-    # What reads nothing but logits is right all the same.
+    # Cases that read only logits still pass.
     _fault(
         "hooks-skipped",
         hooks_skipped,
@@ -223,7 +223,7 @@ FAULTS = (
         options={"hf_overrides": {"sliding_window": 4096}},
         summary="The sliding window of attention is ignored.",
     ),
-    # Too far off for any reading of the probe prompt to be the stream: that is said instead.
+    # The error is so large that no reading of the probe prompt is the stream; that is reported.
     _fault(
         "longrope-factors",
         unchanged,

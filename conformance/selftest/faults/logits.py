@@ -1,4 +1,4 @@
-"""Faults of the ends of a run: logits, the token that was chosen, how it was asked for."""
+"""Faults at the ends of a run: the logits, the chosen token, the request for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLEAN = ("clean.pair",)
 
 
 def with_cap(value: Tensor, now: Moment) -> Tensor:
-    """A soft cap that the engine has and the other has not, as large as so many largest logits."""
+    """Apply a soft cap of `dose` times the largest logit, which the other side does not have."""
     cap = now.dose * value.float().abs().max()
     capped: Tensor = cap * torch.tanh(value.float() / cap)
     return capped.to(value.dtype)
@@ -34,7 +34,7 @@ def int32(value: Tensor, now: Moment) -> Tensor:
 
 
 def another(value: Tensor, now: Moment) -> Tensor:
-    """The next id instead."""
+    """Return another id."""
     return (value + int(now.dose)) % 500
 
 

@@ -1,4 +1,4 @@
-"""The parts of a real model that faults of the forward take hold of."""
+"""Find the parts of a real model that faults of the forward change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.selftest.fault import Inexpressible, Moment
 
 
 def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
-    """Decoder layer `index` where this process holds it; another stage's is None."""
+    """Return decoder layer `index`, or None if another stage holds it."""
     lists = [
         (name, child)
         for name, child in model.named_modules()
@@ -25,7 +25,7 @@ def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
 
 
 def mlp(part: nn.Module) -> nn.Module | None:
-    """The second branch of a layer."""
+    """Return the second branch of a layer."""
     return next((child for name, child in part.named_children() if name == "mlp"), None)
 
 
@@ -35,8 +35,8 @@ def branch_gives(
     find: Callable[[nn.Module], nn.Module | None],
     change: Callable[[Tensor], Tensor],
 ) -> list[Any]:
-    """The hook by which a branch of the fault's layer gives what `change` makes of its output; none
-    where another stage holds the layer.
+    """Hook a branch of the fault's layer so that `change` is applied to its output. Return no hook
+    if another stage holds the layer.
     """
     assert now.at is not None  # noqa: S101 - every variant of these names a layer
     part = layer(model, now.at, now.layers)
@@ -55,14 +55,14 @@ def branch_gives(
 
 
 def attention(part: nn.Module) -> nn.Module | None:
-    """The first branch of a layer."""
+    """Return the first branch of a layer."""
     names = ("self_attn", "attn", "attention")
     return next((child for name, child in part.named_children() if name in names), None)
 
 
 def latent(part: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
-    """Of latent attention: what projects down to the latent, by itself or together with the
-    queries, and the norm of the latent.
+    """Return two modules of latent attention: the projection down to the latent (alone or merged
+    with that of the queries), and the latent's norm.
     """
     by_name = {name.rpartition(".")[2]: child for name, child in part.named_modules()}
     down = by_name.get("kv_a_proj_with_mqa") or by_name.get("fused_qkv_a_proj")
@@ -70,7 +70,7 @@ def latent(part: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
 
 
 def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules that turn positions into something: rotary or learned embeddings."""
+    """Return the modules that use positions: rotary or learned embeddings."""
     return [
         (name, child)
         for name, child in model.named_modules()
@@ -79,7 +79,7 @@ def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def final_norm(model: nn.Module, count: int) -> nn.Module | None:
-    """The last norm beside the list of layers, where this process holds it."""
+    """Return the last norm next to the list of layers, None if another process holds it."""
     for parent in model.modules():
         own = list(parent.children())
         if any(isinstance(child, nn.ModuleList) and len(child) == count for child in own):

@@ -1,4 +1,4 @@
-"""Faults between requests that run at once, and of traces that read the modules themselves."""
+"""Faults between requests that run at once, and in traces that read the modules themselves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from conformance.selftest.faults.returned import Saved, by_name, next_layer, sit
 WRONG = frozenset({Verdict.WRONG})
 STRUCTURE = frozenset({Verdict.STRUCTURE})
 
-#: The first forward after the one at whose end `staggered` aborts a request.
+#: The first forward after the one at the end of which `staggered` aborts a request.
 AFTER_ABORT = 3
-#: How many requests an engine of this project runs at once.
+#: How many requests this project's engines run at once.
 SEATS = 8
 
 
 def outlives(model: nn.Module, now: Moment) -> list[Any]:
-    """What a request did to a branch is still done in later forwards, from this one on."""
+    """Zero a branch in all forwards from this one on, as if a request's edit had stayed."""
     forwards = count(1)
 
     def change(value: torch.Tensor) -> torch.Tensor:
@@ -34,8 +34,8 @@ def outlives(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def outlives_write(model: nn.Module, now: Moment) -> list[Any]:
-    """Once a block has written a layer, a branch of that layer gives zeros: in the forwards that
-    follow, for in its own the branch came before.
+    """Zero a branch of a layer in the forwards after a block has written that layer. In the same
+    forward the branch runs before the write.
     """
 
     def change(value: torch.Tensor) -> torch.Tensor:
@@ -45,8 +45,8 @@ def outlives_write(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def beside_own(start: int, now: Moment) -> int:
-    """A request's rows begin a row too late, or at the end of a batch too early: one of them is a
-    neighbour's, where there is one.
+    """Begin a request's rows one row too late, or one too early at the end of a batch, so that they
+    include a row of a neighbour if there is one.
     """
     size, total = now.raw()
     if start + size < total:
@@ -55,7 +55,7 @@ def beside_own(start: int, now: Moment) -> int:
 
 
 def of_another(by_request: dict[str, Any], now: Moment) -> dict[str, Any]:
-    """Every client gets what the one that was answered before it saved by the same names."""
+    """Give every client the saves of the client answered before it, if the names match."""
     answered = {}
     for request, entry in by_request.items():
         names = tuple(sorted(entry["saves"]))
@@ -65,13 +65,13 @@ def of_another(by_request: dict[str, Any], now: Moment) -> dict[str, Any]:
 
 
 def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
-    """In a batch the first row of all and the last one change places in a branch."""
+    """Swap the first and the last row of a batch in a branch."""
     most = 0
 
     def change(value: torch.Tensor) -> torch.Tensor:
         nonlocal most
         rows = value.reshape(-1, value.shape[-1]).clone()
-        if len(rows) < max(most, 2):  # not a batch, but one request alone
+        if len(rows) < max(most, 2):  # one request alone, not a batch
             return value
         most = len(rows)
         rows[[0, -1]] = rows[[-1, 0]]
@@ -81,14 +81,14 @@ def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def mixed_on_joining(model: nn.Module, now: Moment) -> list[Any]:
-    """Where a request has joined the batch the first row of all, of a request that was under way,
-    and the last one, of the prompt that came, change places in a branch.
+    """When a request joins the batch, swap the first row (of a request in progress) with the last
+    row (of the new prompt) in a branch.
     """
     forwards = count()
 
     def change(value: torch.Tensor) -> torch.Tensor:
         rows = value.reshape(-1, value.shape[-1]).clone()
-        # After the first forward, which all begin in, a batch that nobody joins has a row a seat.
+        # All requests begin in the first forward. A later batch has a row per seat if none joins.
         if next(forwards) and len(rows) > now.dose:
             rows[[0, -1]] = rows[[-1, 0]]
         return rows.reshape(value.shape)
@@ -97,7 +97,7 @@ def mixed_on_joining(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def exchanged(saved: Saved, now: Moment) -> Saved:
-    """Two clients have each other's saves."""
+    """Swap the saves of two clients."""
     swapped = {1: 2, 2: 1}
     return {
         str(replace(site, prompt=swapped.get(site.prompt, site.prompt))): value
@@ -106,7 +106,7 @@ def exchanged(saved: Saved, now: Moment) -> Saved:
 
 
 def neighbours_rows(saved: Saved, now: Moment) -> Saved:
-    """The untouched prompt's last rows are the first ones of its neighbour."""
+    """Replace the untouched prompt's last rows by the first rows of its neighbour."""
     by_site = sites(saved)
     mixed = dict(by_site)
     for site, value in by_site.items():
@@ -118,7 +118,7 @@ def neighbours_rows(saved: Saved, now: Moment) -> Saved:
 
 
 def touched(saved: Saved, now: Moment) -> Saved:
-    """A share of what a neighbour's edit adds is in the untouched prompt's rows as well."""
+    """Add a share of a neighbour's edit to the untouched prompt's rows."""
     by_site = sites(saved)
     leaked = dict(by_site)
     for site, value in by_site.items():
@@ -131,7 +131,7 @@ def touched(saved: Saved, now: Moment) -> Saved:
 
 
 def goes_on(saved: Saved, now: Moment) -> Saved:
-    """A request goes on after its stop id."""
+    """Continue a request after its stop id."""
     by_site = sites(saved)
     last = max(site.step for site in by_site if site.prompt == 0)
     for site in [chosen for chosen in by_site if chosen.name == "sampled" and chosen.prompt == 0]:
@@ -141,7 +141,7 @@ def goes_on(saved: Saved, now: Moment) -> Saved:
 
 
 def neighbour_lost(saved: Saved, now: Moment) -> Saved:
-    """What the block saved that stood beside the one that raised is gone."""
+    """Drop the saves of the block that ran next to the one that raised."""
     return {str(site): value for site, value in sites(saved).items() if site.prompt == 0}
 
 
@@ -155,7 +155,7 @@ def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
 
 
 def _sent(name: str, act: Any, **more: Any) -> Fault:
-    """A fault between clients. What they send goes through the same code for all models."""
+    """Return a fault between clients. All models share the code that handles what clients send."""
     return _fault(name, act, "tenants.clients", backends=CLIENTS, models=("llama",), **more)
 
 
@@ -165,7 +165,7 @@ FAULTS = (
         outlives_write,
         "tenants.trace",
         point=Point.FORWARD,
-        # Edits are nnsight's: no engine computes one, in its own request or in a later one.
+        # Edits belong to nnsight: no engine computes one, in any request.
         side=Side.NNSIGHT,
         places=("middle",),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
@@ -242,7 +242,7 @@ FAULTS = (
         "staggered.joins-trace",
         point=Point.FORWARD,
         side=Side.ENGINE,
-        backends=VLLM,  # where requests join a batch that is under way
+        backends=VLLM,  # where requests join a running batch
         places=("middle",),
         doses=(SEATS,),
         summary=(

@@ -1,4 +1,4 @@
-"""Faults of the process: it dies, loops, leaves as if well, or does not start."""
+"""Faults of the process: it dies, hangs, exits with status 0, or does not start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def killed(value: Any, now: Moment) -> None:
 
 
 def bad_start(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
-    """Every matrix of the layers has a row too few, which no engine loads."""
+    """Drop a row of the second layer's matrices, so that no engine loads them."""
     return {
         name: value[:-1] if value.ndim == 2 and ".1." in name else value
         for name, value in weights.items()
@@ -41,8 +41,8 @@ def bad_start(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
 
 
 def no_hook(now: Moment) -> None:
-    """nnsight's interleaver is asked for nothing: another runner is in its place."""
-    # By name: the parent, which reads this list too, has no engine installed.
+    """Disable nnsight's interleaver, as if another model runner were in its place."""
+    # Imported by name: the parent also reads this module, and has no engine installed.
     module = importlib.import_module("nnsight.intervention.interleaver")
     module.Interleaver.handle = lambda _self, _provider, value: value
 
@@ -84,7 +84,7 @@ FAULTS = (
         Verdict.MISSING,
         summary="The worker leaves with exit status 0 before it is done.",
     ),
-    # A process that is killed did nothing itself, and neither did the engine that it ran.
+    # Neither a killed process nor its engine caused the failure.
     _fault(
         "oom",
         killed,

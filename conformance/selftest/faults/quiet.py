@@ -1,4 +1,4 @@
-"""What must not be flagged: nothing at all, the same again, another honest computation."""
+"""Changes that must not be flagged: none, a repetition, or another correct computation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nothing(value: Any, now: Moment) -> Any:
 
 
 def rounded_before_norm(model: nn.Module, now: Moment) -> list[Any]:
-    """The two summands are added in bf16 before the fused norm, not inside it in float32."""
+    """Add the two summands in bf16 before the fused norm, not in float32 inside it."""
 
     def add(module: Any, args: Any) -> Any:
         if len(args) < 2 or args[1] is None or args[0].shape != args[1].shape:

@@ -1,6 +1,6 @@
-"""Faults in traces that go through the model's own modules, as nnsight hands these out.
+"""Faults in traces that use the model's own modules, as nnsight hands them out.
 
-That the two parts of an output change places is none: all that is read of them is their sum.
+Swapping the two parts of an output is not a fault here: only their sum is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DUAL = ("llama", "gemma2")
 
 
 def shifted_once(value: Any, now: Moment) -> Any:
-    """The first time that a layer's arguments are asked for, their rows are shifted by a token."""
+    """Shift the rows of a layer's arguments by one token the first time they are read."""
     asked = now.memory.setdefault("asked", set())
     first = now.layer not in asked
     asked.add(now.layer)
@@ -30,7 +30,7 @@ def shifted_once(value: Any, now: Moment) -> Any:
 
 
 def _shifted(part: Any) -> Any:
-    """Of an argument with rows of the width: [..., tokens, width]."""
+    """Shift an argument with rows of the width: [..., tokens, width]."""
     if not (isinstance(part, Tensor) and part.is_floating_point() and part.ndim in {2, 3}):
         return part
     return part.roll(1, dims=-2)

@@ -1,4 +1,4 @@
-"""Faults of reading: what a block sees of a layer's stream is not what the layer gave."""
+"""Faults of reading: a block sees another value than the layer's stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = frozenset({Verdict.STRUCTURE})
 
 
 def half(value: Tensor, now: Moment) -> Any:
-    """The first of two summands."""
+    """Return the first of two summands."""
     output = now.raw()
     if not (isinstance(output, (tuple, list)) and len(output) == 2):
         raise Inexpressible("a layer's output has no second summand")
@@ -28,7 +28,7 @@ def half(value: Tensor, now: Moment) -> Any:
 
 
 def half_input(value: Tensor, now: Moment) -> Any:
-    """The first of the two summands that a layer is given."""
+    """Return the first of the two summands of a layer's input."""
     if not now.acts_here:
         return value
     arguments = [*now.raw()[0], *now.raw()[1].values()]
@@ -39,7 +39,7 @@ def half_input(value: Tensor, now: Moment) -> Any:
 
 
 def overwritten(value: Tensor, now: Moment) -> Tensor:
-    """Every value read before is overwritten by this one, as a live buffer would be."""
+    """Overwrite every value read before with this one, as a live buffer would be."""
     for earlier in now.memory.setdefault(len(value), []):
         earlier.copy_(value)
     now.memory[len(value)].append(value)
@@ -47,7 +47,7 @@ def overwritten(value: Tensor, now: Moment) -> Tensor:
 
 
 def overwritten_next(value: Tensor, now: Moment) -> Tensor:
-    """The value read one layer before is overwritten by this one."""
+    """Overwrite the value read one layer before with this one."""
     earlier = now.memory.get(len(value))
     now.memory[len(value)] = value
     if earlier is not None and now.acts_here:
@@ -62,7 +62,7 @@ def previous_layer(value: Tensor, now: Moment) -> Tensor:
 
 
 def without_input(value: Tensor, now: Moment) -> Tensor:
-    """The stream without what came into the layer."""
+    """Return the stream without the layer's input."""
     earlier = now.memory.get(len(value))
     now.memory[len(value)] = value
     return value - earlier if now.acts_here and earlier is not None else value
@@ -122,8 +122,8 @@ def blurred(value: Tensor, now: Moment) -> Tensor:
 
 
 def blurred_above_floor(value: Tensor, now: Moment) -> Tensor:
-    """An error that only many tokens together show: so many times that of an honest run."""
-    assert now.layer is not None  # noqa: S101 - a read is of a layer
+    """Add noise of `dose` times a baseline run's error, which only many tokens together show."""
+    assert now.layer is not None  # noqa: S101 - a read has a layer
     return noisy(value, now.dose * max(now.noise[now.layer], 0.00166)) if now.acts_here else value
 
 
@@ -135,7 +135,7 @@ def one_token(value: Tensor, now: Moment) -> Tensor:
 
 
 def massive(value: Tensor, now: Moment) -> Tensor:
-    """The largest number of the value is off by this share."""
+    """Change the largest number of the value by the share `dose`."""
     if now.acts_here:
         place = value.abs().argmax()
         value.view(-1)[place] *= 1 + now.dose
@@ -153,7 +153,7 @@ def not_finite(value: Tensor, now: Moment) -> Tensor:
 
 
 def other_donor(value: Tensor, now: Moment) -> Tensor:
-    """What another prompt's block read at this layer, as far as it has rows."""
+    """Return another prompt's rows at this layer, as many as it has."""
     by_length = now.memory.setdefault(now.layer, {})
     by_length[len(value)] = value.clone()
     donor = next((rows for length, rows in by_length.items() if length != len(value)), None)
@@ -373,10 +373,10 @@ FAULTS = (
         blurred_above_floor,
         doses=(1.5,),
         places=("middle",),
-        # Where bf16 decides alone, each layer is also held to what it should make of its own input.
+        # In bf16 alone, each layer is also judged by what it should compute from its own input.
         verdicts=frozenset({Verdict.DRIFT, Verdict.WRONG}),
         quick=True,
-        # Float32 has one limit for the median and for any token: the median is a gate in bf16.
+        # Float32 has one limit for the median and any token; the median is a gate only in bf16.
         precision=Precision.BF16,
         summary=(
             "Every row of a read carries a random error of a multiple of the honest "

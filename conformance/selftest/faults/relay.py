@@ -16,7 +16,7 @@ from conformance.selftest.faults.shapes import float32, noisy
 CROSS = ("cross_consume.early-last",)
 ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.MISSING})
 WRONG = frozenset({Verdict.WRONG})
-#: [tokens, width], or [1, tokens, width].
+#: The axis of the tokens in [tokens, width] and [1, tokens, width].
 _TOKENS = -2
 
 
@@ -29,7 +29,7 @@ def _tensors(value: Any, change: Any) -> Any:
 
 
 def _first_stage(served: Any, now: Moment, change: Any) -> Any:
-    """Change what the first stage sends of a layer."""
+    """Change the value of a layer that the first stage sends."""
     if now.stage != 0 or now.layer is None or not now.acts_here:
         return served
     return served._replace(value=_tensors(served.value, change))
@@ -48,12 +48,12 @@ def noise(served: Any, now: Moment) -> Any:
 
 
 def rows_rolled(served: Any, now: Moment) -> Any:
-    """A stale batch: rows of the neighbouring request."""
+    """Shift the rows by one, as in a stale batch."""
     return _first_stage(served, now, lambda rows: rows.roll(-1, dims=_TOKENS))
 
 
 def stale(served: Any, now: Moment) -> Any:
-    """What was sent of the layer before."""
+    """Send the value of the previous layer."""
     if now.stage != 0 or now.layer is None:
         return served
     earlier = now.memory.get("sent", served)
@@ -70,12 +70,12 @@ def never_sent(served: Any, now: Moment) -> Any:
 
 
 def visits_lost(visits: Any, now: Moment) -> Any:
-    """The last stage does not replay what the first one saw."""
+    """Do not replay on the last stage what the first one saw."""
     return None if now.stage == now.stages - 1 else visits
 
 
 def waits(visits: Any, now: Moment) -> Any:
-    """The last stage waits for a value that does not come."""
+    """Make the last stage wait for a value that does not come."""
     while now.stage == now.stages - 1:
         time.sleep(0.05)
     return visits
@@ -90,7 +90,7 @@ def first_stages_keys(saved: Saved, now: Moment) -> Saved:
 
 
 def one_bit(saved: Saved, now: Moment) -> Saved:
-    """The last bit of one number is another one than on a single stage."""
+    """Flip the last bit of one number, compared with a single stage."""
     value = next(iter(saved.values()))
     if value.dtype == torch.bfloat16:
         value.view(torch.int16).view(-1)[0] ^= 1
@@ -108,7 +108,7 @@ def other_edit(value: Tensor, now: Moment) -> Tensor:
 
 
 def late(value: Tensor, now: Moment) -> Any:
-    """The write reaches the stage that owns the layer after the layer ran."""
+    """Lose a write that reaches the stage that owns the layer after the layer ran."""
     return SKIPPED if now.stage == now.stages - 1 else value
 
 

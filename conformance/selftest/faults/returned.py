@@ -1,4 +1,4 @@
-"""Faults of handing back what was saved: keys, steps, prompts and rows mixed up or lost."""
+"""Faults of returning saved values: keys, steps, prompts and rows are mixed up or lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_name(by_site: dict[Site, Tensor]) -> Saved:
 
 
 def prompt_shifted(saved: Saved, now: Moment) -> Saved:
-    """Each token of a prompt has the log-probability of the one after it."""
+    """Give each token of a prompt the log-probability of the next one."""
     return {
         str(site): value.roll(-1, dims=0) if site.name == "prompt" else value
         for site, value in sites(saved).items()
@@ -36,7 +36,7 @@ def prompt_shifted(saved: Saved, now: Moment) -> Saved:
 
 
 def tempered(saved: Saved, now: Moment) -> Saved:
-    """Log-probabilities of the likeliest are those after a temperature."""
+    """Divide the likeliest log-probabilities by a temperature."""
     return {
         str(site): (value / now.dose) if site.name == "top" else value
         for site, value in sites(saved).items()
@@ -44,7 +44,7 @@ def tempered(saved: Saved, now: Moment) -> Saved:
 
 
 def random_steps(saved: Saved, now: Moment) -> Saved:
-    """Streams and logits of every later step are random numbers."""
+    """Replace streams and logits of every later step by random numbers."""
     drawn = torch.Generator().manual_seed(0)
     return {
         str(site): torch.randn(value.shape, generator=drawn).to(value)
@@ -55,7 +55,7 @@ def random_steps(saved: Saved, now: Moment) -> Saved:
 
 
 def lost(saved: Saved, now: Moment) -> Saved:
-    """One layer's value was never kept; without a layer the logits were not."""
+    """Drop one layer's value; without a layer, drop the logits."""
     return {
         str(site): value
         for site, value in sites(saved).items()
@@ -64,7 +64,7 @@ def lost(saved: Saved, now: Moment) -> Saved:
 
 
 def error_lost(saved: Saved, now: Moment) -> Saved:
-    """The block ended after this layer and nobody said so."""
+    """Drop what was saved after this layer, as if an error had ended the block unseen."""
     return {
         str(site): value
         for site, value in sites(saved).items()
@@ -77,7 +77,7 @@ def first_only(saved: Saved, now: Moment) -> Saved:
 
 
 def next_layer(saved: Saved, now: Moment) -> Saved:
-    """Every layer's value under the name of the one before; the last keeps its own."""
+    """Store every layer's value under the name of the previous one; the last keeps its own."""
     by_site = sites(saved)
     return {
         str(site): by_site.get(replace(site, layer=site.layer + 1), value)
@@ -88,7 +88,7 @@ def next_layer(saved: Saved, now: Moment) -> Saved:
 
 
 def last_step(saved: Saved, now: Moment) -> Saved:
-    """A list of one value, as often as there are steps."""
+    """Return the last step's value for every step."""
     by_site = sites(saved)
     last = max(site.step for site in by_site)
     return {
@@ -100,7 +100,7 @@ def last_step(saved: Saved, now: Moment) -> Saved:
 
 
 def stale_step(saved: Saved, now: Moment) -> Saved:
-    """In one step the streams are still those of the step before."""
+    """In one step, return the streams of the previous step."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, step=site.step - 1)]
@@ -111,7 +111,7 @@ def stale_step(saved: Saved, now: Moment) -> Saved:
 
 
 def repeated_step(saved: Saved, now: Moment) -> Saved:
-    """One step was reported twice, and all later ones a step late."""
+    """Report one step twice, and all later ones a step late."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, step=site.step - 1)] if site.step >= now.dose else value
@@ -124,7 +124,7 @@ def short_list(saved: Saved, now: Moment) -> Saved:
 
 
 def swapped_prompts(saved: Saved, now: Moment) -> Saved:
-    """Two prompts saved the same name and got each other's."""
+    """Swap the logits of two prompts that saved the same name."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, prompt=1 - site.prompt)]
@@ -135,13 +135,13 @@ def swapped_prompts(saved: Saved, now: Moment) -> Saved:
 
 
 def one_wins(saved: Saved, now: Moment) -> Saved:
-    """Two prompts saved the same name and the second one's stayed for both."""
+    """Return the second prompt's value for two prompts that saved the same name."""
     by_site = sites(saved)
     return {str(site): by_site[replace(site, prompt=1)] for site in by_site}
 
 
 def span(saved: Saved, now: Moment) -> Saved:
-    """The rows of the batch are cut in the wrong place: a prompt has its neighbour's."""
+    """Cut the batch in the wrong place: a prompt has rows of its neighbour."""
     by_site = sites(saved)
     shifted = dict(by_site)
     for site, value in by_site.items():
@@ -154,7 +154,7 @@ def span(saved: Saved, now: Moment) -> Saved:
 
 
 def whole_batch(saved: Saved, now: Moment) -> Saved:
-    """Nobody cut the batch: both prompts have all the rows."""
+    """Leave the batch uncut: both prompts have all the rows."""
     by_site = sites(saved)
     uncut = dict(by_site)
     for site, value in by_site.items():
@@ -166,7 +166,7 @@ def whole_batch(saved: Saved, now: Moment) -> Saved:
 
 
 def one_bit(saved: Saved, now: Moment) -> Saved:
-    """The last bit of one number that arrived at a target is another one."""
+    """Flip the last bit of one number that arrived at a target."""
     by_site = sites(saved)
     for site, value in by_site.items():
         if site.name == "arrived" and site.run == "edited":
@@ -176,7 +176,7 @@ def one_bit(saved: Saved, now: Moment) -> Saved:
 
 
 def bit_beside(saved: Saved, now: Moment) -> Saved:
-    """With an edit of the last token the last bit of one number of the first token is another."""
+    """Flip a bit of the first token's row although only the last token is edited."""
     by_site = sites(saved)
     for site, value in by_site.items():
         if site.name == "stream" and site.run == "edited":
@@ -275,7 +275,7 @@ FAULTS = (
         cases=STEPS,
         architectures=("mixtral", "qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3"),
         models=("mixtral",),
-        # One row of a step may be another expert's there, and not the rows of every step.
+        # There one row of a step may be another expert's, but not the rows of every step.
         precision=Precision.BF16,
         summary=(
             "In bf16 alone the streams and logits of every later step are random "

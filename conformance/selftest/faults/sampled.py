@@ -1,8 +1,8 @@
-"""Faults of the engine's own choice: another id than the largest of a step's logits is generated.
+"""Faults of the engine's choice: it generates another id than that of the largest logit.
 
-They act in transformers' loop of `generate` and in vLLM's sampler, so that the generation goes on
-from the other id: the ids, the text and all later steps agree with each other, and only the logits
-of the one step say otherwise.
+They act in transformers' `generate` loop and in vLLM's sampler, and the generation continues from
+the other id. So the ids, the text and all later steps agree with each other; only the logits of
+that one step differ.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from conformance.records import Precision, Side, Verdict
 from conformance.selftest.fault import Fault, Moment, Point
 
 WRONG = frozenset({Verdict.WRONG})
-#: The logits of a step, one row a request → those that its ids are chosen by.
+#: The logits of a step, one row per request → the logits that its ids are chosen by.
 Weigh = Callable[[Tensor], Tensor]
 
 
 def _replaced(owner: Any, name: str, value: Any) -> SimpleNamespace:
-    """An attribute stands for another one until this is removed, as a hook is."""
+    """Replace an attribute until the result is removed, as with a hook."""
     patch = mock.patch.object(owner, name, value)
     patch.start()
     return SimpleNamespace(remove=patch.stop)
 
 
 def without_largest(logits: Tensor) -> Tensor:
-    """Of each row the largest can be chosen no more: its second stands first."""
+    """Exclude each row's largest logit, so that the second largest is chosen."""
     return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
 
 
 def runner_up(model: nn.Module, now: Moment) -> list[Any]:
-    """In this step of the case's first generation the second best id is taken."""
+    """Take the second-best id in one step of the case's first generation."""
     steps = count()
 
     def weigh(logits: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def runner_up(model: nn.Module, now: Moment) -> list[Any]:
 
 
 def _in_generate(model: Any, weigh: Weigh) -> SimpleNamespace:
-    """transformers: what weighs a step's logits after the model gave them."""
+    """Patch transformers: add a logits processor after the model."""
     processors = model._get_logits_processor  # noqa: SLF001 - this is the seam
 
     def with_fault(*arguments: Any, **keywords: Any) -> Any:
@@ -59,8 +59,8 @@ def _in_generate(model: Any, weigh: Weigh) -> SimpleNamespace:
 
 
 def _in_sampler(weigh: Weigh) -> SimpleNamespace:
-    """vLLM: the largest of a step's logits, in whichever stage samples."""
-    # By name: the parent, which reads this module too, has no engine installed.
+    """Patch vLLM's greedy sampling, in the stage that samples."""
+    # Imported by name: the parent also reads this module, and has no engine installed.
     sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler
     largest = sampler.greedy_sample
     return _replaced(
@@ -83,7 +83,7 @@ FAULTS = (
             " so that logits and id disagree in that step alone."
         ),
     ),
-    # In bf16 margins excuse a second that is nearly as large; its own step's logits do not.
+    # In bf16 a margin excuses a second that is nearly as large; its own step's logits do not.
     _fault(
         "runner-up-bf16",
         cases=("result.all",),

@@ -1,4 +1,4 @@
-"""What several faults do to rows of numbers."""
+"""Changes to rows of numbers that several faults share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from conformance.direction import direction
 
-#: As the judge: dimensions beyond so many times a token's median size are massive.
+#: As in the judge: dimensions above this multiple of a token's median size are massive.
 _MASSIVE = 20.0
 
 
 def bulk(rows: Tensor) -> Tensor:
-    """Which dimensions of [T, D] are not massive."""
+    """Return which dimensions of [T, D] are not massive."""
     size = rows.float().abs()
     return size <= _MASSIVE * size.median(dim=-1, keepdim=True).values
 
 
 def noisy(rows: Tensor, share: float, seed: int = 3) -> Tensor:
-    """Every row with a random error of this share of its bulk's length."""
+    """Add to every row a random error of this share of its length without massive dimensions."""
     mask = bulk(rows)
     values = rows.float() * mask
     error = torch.stack(

@@ -1,4 +1,4 @@
-"""Faults of what a trace can do besides reading and writing: skip, stop, fail, register, repeat."""
+"""Faults of other trace features: skip, stop, fail, register, repeat."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from conformance.selftest.faults.returned import Saved, by_name, short_list, sit
 
 WRONG = frozenset({Verdict.WRONG})
 ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
-#: What must be the same, to the last bit, as something else of the same run.
+#: Sites that must equal, bitwise, another value of the same run.
 SAME = frozenset({"beside_another", "second", "kept", "before"})
 
 
 def one_bit(saved: Saved, now: Moment) -> Saved:
-    """The last bit of one number that must be another's is not."""
+    """Flip the last bit of one number that must repeat another."""
     by_site = sites(saved)
     for site, value in by_site.items():
         if site.name in SAME and site.run != "clean":
@@ -31,7 +31,7 @@ def one_bit(saved: Saved, now: Moment) -> Saved:
 
 
 def fewer_rows(saved: Saved, now: Moment) -> Saved:
-    """Tokens known from an earlier run are not computed again."""
+    """Drop the first tokens' rows, as if they were known from an earlier run."""
     return {
         str(site): value[int(now.dose) :] if site.name == "third" else value
         for site, value in sites(saved).items()
@@ -39,7 +39,7 @@ def fewer_rows(saved: Saved, now: Moment) -> Saved:
 
 
 def lasting(saved: Saved, now: Moment) -> Saved:
-    """What another prompt's block wrote in an earlier run is still there."""
+    """Leave what another prompt's block wrote in an earlier run."""
     return {
         str(site): value * 0
         if site.name in {"second", "beside_another"} and site.layer == now.layers - 1
@@ -49,7 +49,7 @@ def lasting(saved: Saved, now: Moment) -> Saved:
 
 
 def swallowed(saved: Saved, now: Moment) -> Saved:
-    """The error of the block came out of no trace."""
+    """Return no error although the block raised one."""
     nothing = torch.tensor(list(b"nothing"), dtype=torch.uint8)
     return {
         str(site): nothing if site.name == "error" else value
@@ -58,7 +58,7 @@ def swallowed(saved: Saved, now: Moment) -> Saved:
 
 
 def still_there(saved: Saved, now: Moment) -> Saved:
-    """The trace after the one that failed has lost the failed one's layers."""
+    """Zero the first layer in the trace after the one that failed."""
     return {
         str(site): torch.zeros_like(value) if site.layer == 0 else value
         for site, value in sites(saved).items()
@@ -66,7 +66,7 @@ def still_there(saved: Saved, now: Moment) -> Saved:
 
 
 def before_edit(saved: Saved, now: Moment) -> Saved:
-    """The cache keeps what the layers gave before the block changed it."""
+    """Return the cached outputs as they were before the block changed them."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, run="clean")]
@@ -77,7 +77,7 @@ def before_edit(saved: Saved, now: Moment) -> Saved:
 
 
 def other_ids(saved: Saved, now: Moment) -> Saved:
-    """The model was given another id than the text's in one place."""
+    """Return other ids than the text's."""
     return {
         str(site): value.flip(0) + 1 if site.name == "ids" else value
         for site, value in sites(saved).items()
@@ -85,14 +85,14 @@ def other_ids(saved: Saved, now: Moment) -> Saved:
 
 
 def alone(value: Any, now: Moment) -> Any:
-    """One tensor for a layer that gives two."""
+    """Return one tensor for a layer that returns two."""
     if not isinstance(value, tuple):
         raise Inexpressible("a layer's output is one tensor")
     return value[0] + value[1]
 
 
 def unnormed(value: Tensor, now: Moment) -> Tensor:
-    """The head on the stream as it is."""
+    """Apply the head to the stream without the final norm."""
     lm, stream = now.raw()
     head = lm.model
     for name in lm.layers.parts.head.split("."):
@@ -101,18 +101,18 @@ def unnormed(value: Tensor, now: Moment) -> Tensor:
 
 
 def one_early(value: list[Tensor], now: Moment) -> list[Tensor]:
-    """The first id is the prompt's last."""
+    """Shift the ids by one: the first one is not generated."""
     return [torch.zeros_like(value[0]), *value[:-1]]
 
 
 def other_seed(how: dict[str, Any], now: Moment) -> dict[str, Any]:
-    """Every generation is drawn with a seed of its own."""
+    """Give every generation a different seed."""
     now.memory["drawn"] = now.memory.get("drawn", 0) + 1
     return how | {"seed": how["seed"] + now.memory["drawn"]}
 
 
 def recomputed_step(saved: Saved, now: Moment) -> Saved:
-    """A request that was set aside reports one step twice, and all later ones a step late."""
+    """Report one step of a preempted request twice, and all later ones a step late."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, step=site.step - 1)]
@@ -123,7 +123,7 @@ def recomputed_step(saved: Saved, now: Moment) -> Saved:
 
 
 def swapped_ids(saved: Saved, now: Moment) -> Saved:
-    """Two samples have each other's ids, and their own logits."""
+    """Swap the ids of two samples, but not their logits."""
     by_site = sites(saved)
     return {
         str(site): by_site[replace(site, prompt=1 - site.prompt)]
@@ -138,7 +138,7 @@ def next_id(token: int, now: Moment) -> int:
 
 
 def tie_broken(value: Tensor, now: Moment) -> Tensor:
-    """The two best experts of one token change places."""
+    """Swap the two best experts of one token."""
     scores = value.clone()
     best = scores[-1].topk(2).indices
     scores[-1, best] = value[-1, best.flip(0)]
@@ -167,7 +167,7 @@ FAULTS = (
         "repeat.forgotten",
         "save_alias.mlp",
         "skip.middle-alone",
-        # Before the layer that is left out no bit may change: that is said first.
+        # The bits before the skipped layer may not change; that is reported first.
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
         quick=True,
         summary="The last bit of one number that must repeat another does not.",

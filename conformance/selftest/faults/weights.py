@@ -17,7 +17,7 @@ _LAYER = re.compile(r"(.*\.)(\d+)(\..*)")
 
 
 def quantised(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
-    """Every matrix of the layers rounded to int8, one scale a row."""
+    """Round every matrix of the layers to int8, with one scale per row."""
     return {
         name: _int8(value) if value.ndim == 2 and _LAYER.fullmatch(name) else value
         for name, value in weights.items()
@@ -30,7 +30,7 @@ def _int8(value: Tensor) -> Tensor:
 
 
 def neighbours(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
-    """The second layer has the third one's weights."""
+    """Give the second layer the third one's weights."""
     changed = dict(weights)
     for name in weights:
         match = _LAYER.fullmatch(name)
@@ -40,7 +40,7 @@ def neighbours(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
 
 
 def no_final_norm(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
-    """The weights of every norm outside the layers are one."""
+    """Set the weights of every norm outside the layers to 2."""
     return {
         name: torch.ones_like(value) * 2
         if value.ndim == 1 and not _LAYER.fullmatch(name) and name.endswith("weight")
@@ -68,7 +68,7 @@ FAULTS = (
         quantised,
         summary="The matrices of all layers are rounded to int8.",
     ),
-    # Too far off for any reading of the probe prompt to be the stream: that is said instead.
+    # The error is so large that no reading of the probe prompt is the stream; that is reported.
     _fault(
         "layer-weights",
         neighbours,

@@ -27,7 +27,7 @@ OTHER = ("patching.late", "edits.early", "cache.all")
 STEER = ("steering.first-small-all", "steering.middle-large-all", "steering.last-small-one")
 
 
-#: Models with experts, of which each token takes some.
+#: Models with experts; each token uses some of them.
 MIXTURES = ("mixtral", "qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3")
 
 
@@ -36,12 +36,12 @@ def skipped(value: Tensor, now: Moment) -> Skipped:
 
 
 def own_again(value: Tensor, now: Moment) -> Raw:
-    """The edit went into a copy; what is put back is what was there."""
+    """Put the old output back, as if the edit had changed a copy."""
     return Raw(now.raw())
 
 
 def first_half(value: Tensor, now: Moment) -> Raw:
-    """Only the first of two summands is replaced."""
+    """Replace only the first of two summands."""
     output = now.raw()
     if not (isinstance(output, (tuple, list)) and len(output) == 2):
         raise Inexpressible("a layer's output has no second summand")
@@ -65,7 +65,7 @@ def partly(value: Tensor, now: Moment) -> Tensor:
 
 
 def elsewhere(value: Tensor, now: Moment) -> Tensor:
-    """As large an edit, in another direction."""
+    """Make an edit of the same size in another direction."""
     before = _before(value, now)
     size = (value - before).float().norm(dim=-1, keepdim=True)
     random_direction = direction(value.shape[-1], 1.0, 77).to(value.device).float()
@@ -80,13 +80,13 @@ def last_token_only(value: Tensor, now: Moment) -> Tensor:
 
 
 def every_token(value: Tensor, now: Moment) -> Tensor:
-    """What was meant for the last token reaches all."""
+    """Apply the last token's edit to all tokens."""
     before = _before(value, now)
     return before + (value - before)[-1:]
 
 
 def one_prompt(value: Tensor, now: Moment) -> Any:
-    """The block of the second prompt writes to nothing."""
+    """Skip the write of the second prompt's block."""
     first = now.memory.setdefault("first", len(value))
     return value if len(value) == first else SKIPPED
 
@@ -103,7 +103,7 @@ def without_second(value: Tensor, now: Moment) -> Raw:
 
 
 def shared(value: Tensor, now: Moment) -> Tensor:
-    """What a module is given is replaced in place: whoever else reads it gets that as well."""
+    """Replace a module's input in place, so that its other readers get the new value too."""
     positional, keywords = now.raw()
     [tensor] = [
         argument for argument in (*positional, *keywords.values()) if isinstance(argument, Tensor)
@@ -113,12 +113,12 @@ def shared(value: Tensor, now: Moment) -> Tensor:
 
 
 def late_lost(value: Tensor, now: Moment) -> Any:
-    """A write to the second half of the layers comes too late."""
+    """Skip a write to the second half of the layers, as if it came too late."""
     return SKIPPED if now.layer is not None and now.layer >= now.layers // 2 else value
 
 
 def _before(value: Tensor, now: Moment) -> Tensor:
-    """The stream as it was, in the shape of what is written."""
+    """Return the stream as it was, in the shape of what is written."""
     output = now.raw()
     summands = list(output) if isinstance(output, (tuple, list)) else [output]
     rows = [
@@ -127,7 +127,7 @@ def _before(value: Tensor, now: Moment) -> Tensor:
         if isinstance(summand, Tensor)
     ]
     stream = rows[0] if len(rows) == 1 or rows[0].shape != rows[1].shape else rows[0] + rows[1]
-    return stream[-len(value) :].clone()  # padding stands in front
+    return stream[-len(value) :].clone()  # padding comes first
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
@@ -163,7 +163,7 @@ FAULTS = (
         architectures=MIXTURES,
         models=("mixtral",),
         verdicts=DROPPED,
-        # Routers have near-ties there, which must not hide that nothing was written.
+        # Near-ties of routers in bf16 must not hide that nothing was written.
         precision=Precision.BF16,
         summary="In bf16 alone a write has no effect, on a model with experts.",
     ),
@@ -216,7 +216,7 @@ FAULTS = (
         quick=True,
         summary="An edit of the last token reaches all of them.",
     ),
-    # Half a per cent is little more than what two honest runs differ by: seen, but not by kind.
+    # Half a per cent is little more than the noise floor: it is seen, but not classified.
     _fault(
         "write-leaks-little",
         every_token,
@@ -237,7 +237,7 @@ FAULTS = (
         nearly_zero,
         cases=("ablation.middle",),
         doses=(1e-12,),
-        # One norm after the other makes it larger again, and then the gain sees it too.
+        # Successive norms enlarge it again, and then the gain sees it too.
         verdicts=frozenset({Verdict.WRONG, Verdict.MISSCALED}),
         quick=True,
         summary="A stream that is set to zero is nearly zero.",

@@ -1,1 +1,1 @@
-"""How a fault gets into a real worker: hook points around an engine, a switch for each variant."""
+"""Inject faults into real workers: hook points around an engine, and a switch per variant."""

@@ -1,7 +1,7 @@
-"""A real engine in which faults can be switched on: named as `engine` of a faulty column.
+"""A real engine in which faults can be switched on: the `engine` of a faulty column.
 
-`backend.options`: `engine` (hf, or one on vLLM), `options` (the real engine's), `variant` (of a
-column whose engine is faulty from its start; else the variant stands in the case's name).
+`backend.options`: `engine` (hf, or one on vLLM), `options` (the real engine's), `variant` (if the
+engine is faulty from its start; otherwise the case's name contains the variant).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from conformance.selftest.injecting import hooks, switch
 
 
 class FaultyEngine:
-    """Runs each case on the real engine, with the fault its name or the column says."""
+    """Runs each case on the real engine, with the fault named by the case or the column."""
 
     def __init__(self, job: Job) -> None:
         options = job.backend.options
@@ -59,7 +59,7 @@ class FaultyEngine:
             with self._armed(variant):
                 switch.passes(Point.CASE, None)
                 observed = self.real.run(scenario, plain)
-                if scenario.name in WITHOUT_NNSIGHT:  # nothing of nnsight's hands that back
+                if scenario.name in WITHOUT_NNSIGHT:  # nothing returned here passed nnsight's hooks
                     return observed
                 return switch.passes(Point.RETURNED, dict(observed))  # type: ignore[no-any-return]
         except Inexpressible as error:
@@ -86,7 +86,7 @@ class FaultyEngine:
 
     @contextmanager
     def _armed(self, variant: Variant) -> Iterator[None]:
-        """The fault is on in this process and in every process of the engine."""
+        """Switch the fault on in this process and in every process of the engine."""
         layers = len(self.real.lm.layers)
         noise = tuple(self.real.probe.noise)
         traced = self.real.lm.layers
@@ -110,7 +110,7 @@ class FaultyEngine:
         self, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
     ) -> list[str]:
         refusals: list[str]
-        if self.kind == "vllm":  # its core is here, and sends its workers functions
+        if self.kind == "vllm":  # its core is in this process and can send functions to its workers
             engine = self.real.model.vllm_entrypoint.llm_engine
             state = (name, layers, noise, model)
             refusals = engine.collective_rpc(hooks.arm_worker, args=state)
@@ -122,16 +122,15 @@ class FaultyEngine:
 
 
 def within_reach() -> None:
-    """A synchronous engine's core stays in this process and all other processes are forked from
-    it, on CUDA as on the CPU: so they have the hooks, and vLLM takes no function to a core in a
-    process of its own.
+    """Keep a synchronous engine's core in this process and fork all its other processes, on CUDA as
+    on the CPU. So they have the hooks; vLLM does not send functions to a core in another process.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
 
 def changed(source: Path, target: Path, variant: Variant) -> Path:
-    """A copy of the checkpoint whose weights went through the fault."""
+    """Copy the checkpoint and apply the fault to the copy's weights."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     for path in target.glob("*.safetensors"):

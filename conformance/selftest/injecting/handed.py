@@ -1,8 +1,8 @@
-"""What nnsight hands to a block, and what it takes from one: faults in its mediator.
+"""Faults in nnsight's mediator: what nnsight hands to a block, and what it takes from one.
 
-`Mediator.value` gives a block what a module gave, `Mediator.swap` puts a block's value in its
-place, in whatever process runs the block: transformers' own, or each stage of vLLM. So the engine
-computes as it should and the adapter reads as it should, and what passes between them is off.
+`Mediator.value` gives a block a module's value, and `Mediator.swap` replaces it by the block's.
+They run in the process that runs the block: transformers' own, or each stage of vLLM. So the engine
+and the adapter work correctly, and only what passes between them is wrong.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from conformance.residual_stream import LAYOUTS
 from conformance.selftest.fault import SKIPPED, Point, Raw
 from conformance.selftest.injecting import switch
 
-#: The rows of a block's own prompt among a layer's; what stands before them is padding.
+#: Returns the rows of the block's own prompt; the rows before them are padding.
 Own = Callable[[Tensor], Tensor]
-#: What nnsight calls the id that a step generated: on vLLM, on transformers.
+#: nnsight's names for the id that a step generated: on vLLM, on transformers.
 _CHOSEN = ("samples", "streamer.output")
 
 
 def install(own: Own) -> None:
-    """Put the points into nnsight's mediator, in this process and in those forked from it."""
-    # By name: the parent, which reads this module too, has no engine installed.
+    """Install the points in nnsight's mediator, in this process and its later forks."""
+    # Imported by name: the parent also reads this module, and has no engine installed.
     mediator = importlib.import_module("nnsight.intervention.interleaver").Mediator
     value, swap = mediator.value.__func__, mediator.swap.__func__
 
@@ -62,7 +62,7 @@ def install(own: Own) -> None:
 
 
 def _stream(output: Any, layer: int, own: Own) -> Any:
-    """What a layer gave, with the fault in the stream that it holds."""
+    """Return a layer's output with the fault in its stream."""
     stream = LAYOUTS[switch.layout()].read(output)
     rows = own(stream).clone()
     changed = switch.passes(Point.SERVED, rows, layer, lambda: output)
@@ -71,16 +71,16 @@ def _stream(output: Any, layer: int, own: Own) -> Any:
 
 
 def _put(output: Any, stream: Tensor, rows: Tensor, own: Own) -> Any:
-    """A layer's output that holds these rows of the stream, and its padding as it was."""
+    """Return a layer's output with these rows of the stream, and its padding unchanged."""
     padding = len(stream) - len(own(stream))
     padded = torch.cat([stream[:padding], rows]) if padding else rows
-    if switch.layout() == "dual":  # as many rows in both summands, whatever became of them
+    if switch.layout() == "dual":  # both summands need as many rows
         return padded, torch.zeros_like(padded)
     return LAYOUTS[switch.layout()].write(output, padded)
 
 
 def _logits(output: Any, location: str) -> Any:
-    """A step's logits with the fault in the last row: vLLM's, or in what transformers returns."""
+    """Return a step's logits with the fault in the last row: vLLM's, or transformers' output."""
     logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor):
         changed = copy.copy(output)

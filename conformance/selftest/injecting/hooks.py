@@ -1,7 +1,7 @@
-"""The hook points in a worker's processes. The engines know nothing of them.
+"""Install the hook points in a worker's processes. The engines know nothing about them.
 
-Put in place before the engine is opened, so that stages forked from the worker have them
-too. With no fault switched on every point hands through what it is given.
+They are installed before the engine is opened, so that stages forked from the worker have them too.
+Without an active fault, every point passes its value through.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INSIDE = re.compile(r"\.(\d+)\.")
 
 
 class _Points:
-    """Whether this process, or the one that it was forked from, has them."""
+    """Whether this process, or the one that it was forked from, has the points."""
 
     installed = False
 
@@ -30,7 +30,7 @@ _POINTS = _Points()
 
 
 def install(engine: str, *, pipeline: int) -> None:
-    """Every point that a worker of this engine has."""
+    """Install every point of a worker with this engine."""
     from conformance.engines.model_parts import Attention, Part, TracedLayer
     from conformance.engines.traced import Layers
     from conformance.residual_stream import Layer
@@ -106,7 +106,7 @@ def _held(kind: Any) -> None:
 
 
 def _layer_of(part: Any) -> int | None:
-    """The layer that a part is in, None for the embeddings and the final norm."""
+    """Return the layer that contains a part, None for the embeddings and the final norm."""
     inside = _INSIDE.search(f"{part.envoy.path}.")
     return int(inside.group(1)) if inside else None
 
@@ -118,7 +118,7 @@ def _skip(kind: Any) -> None:
         if new is not SKIPPED:
             self.envoy.skip(new)
 
-    # By name: the parent, which reads this module too, has no engine installed.
+    # Imported by name: the parent also reads this module, and has no engine installed.
     passed_on = importlib.import_module("conformance.engines.model_parts").passed_on
     kind.skip = skip
 
@@ -221,15 +221,15 @@ def _collected() -> None:
         payload = original(self, *args, **more)
         if payload is None or not switch.acts(Point.COLLECTED):
             return payload
-        # Out of this very process.
+        # The payload comes from this process.
         by_request = pickle.loads(payload)  # noqa: S301
         return pickle.dumps(switch.passes(Point.COLLECTED, by_request))
 
     kind.collect_nnsight = collect
 
 
-#: The method by which a worker in a process behind the one that asks is told of a fault: such a
-#: process takes no function, but plain values by a method's name.
+#: The method that switches a fault on in a worker behind another process. Such a worker accepts
+#: plain values and a method's name, but no function.
 TOLD = "selftest_arm"
 
 
@@ -265,7 +265,7 @@ def _relay() -> None:
         visits = switch.passes(Point.REPLAY, visits)
         return {} if visits is None else replay(interleaver, visits, batch, device)
 
-    # By their names: the stages look them up when they need them.
+    # Set by name: the stages look them up at run time.
     setattr(RelayInterleaver, "_serve", recorded)  # noqa: B010
     setattr(stage, "replay", replayed)  # noqa: B010
 
@@ -273,14 +273,14 @@ def _relay() -> None:
 def arm_worker(
     worker: Any, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
 ) -> str:
-    """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
+    """Switch a fault on in a process of vLLM, also in its model. Return "" or why that fails."""
     from conformance.engines.vllm.inside.worker_rpc import pipeline_place
 
     if not name:
         switch.disarm()
         return ""
     stage, stages = pipeline_place()
-    if not _POINTS.installed:  # not forked from a process that has the points
+    if not _POINTS.installed:  # not forked from a process with the points
         install("vllm", pipeline=stages)
     armed = switch.Armed(find(FAULTS, name), layers, stage, stages, noise, model)
     switch.arm(armed)
@@ -288,7 +288,7 @@ def arm_worker(
 
 
 def hook_model(armed: switch.Armed, model: Any) -> str:
-    """Put a fault of the forward into this process's part of the model. "" or why not."""
+    """Put a fault of the forward into this process's part of the model. Return "" or why not."""
     if armed.variant.fault.point is not Point.FORWARD:
         return ""
     try:

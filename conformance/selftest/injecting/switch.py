@@ -1,4 +1,4 @@
-"""Which fault is switched on in this process; one at a time, none most of the time."""
+"""The fault that is switched on in this process: at most one at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from conformance.selftest.fault import Moment, Point, Variant
 
 @dataclass(frozen=True)
 class Traced:
-    """What a process must know of the traced model: where the list of its layers is, and how
-    their outputs hold the stream.
-    """
+    """What a process must know about the traced model: the path of its layers, and their layout."""
 
     path: str = ""
     layout: str = ""
@@ -22,7 +20,7 @@ class Traced:
 
 @dataclass
 class Armed:
-    """A variant in force, and what it needs to know of this process."""
+    """The active variant, and what it needs to know about this process."""
 
     variant: Variant
     layers: int
@@ -57,32 +55,32 @@ _SWITCH = _Switch()
 
 
 def arm(armed: Armed) -> None:
-    """Switch a fault on; what was on is switched off first."""
+    """Switch a fault on, after switching the previous one off."""
     disarm()
     _SWITCH.armed = armed
 
 
 def disarm() -> None:
-    """Switch the fault off and take its hooks out of the model."""
+    """Switch the fault off and remove its hooks from the model."""
     armed, _SWITCH.armed = _SWITCH.armed, None
     for handle in armed.handles if armed else ():
         handle.remove()
 
 
 def acts(point: Point) -> bool:
-    """Whether the fault that is on acts at this point."""
+    """Return whether the active fault acts at this point."""
     return _SWITCH.armed is not None and _SWITCH.armed.variant.fault.point is point
 
 
 def layer_of(location: str, what: str = "output") -> int | None:
-    """The layer whose output (or input) nnsight calls so; None for every other value."""
+    """Return the layer whose output (or input) has this name in nnsight; None for other values."""
     path = _SWITCH.armed.model.path if _SWITCH.armed else ""
     match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.{what}$", location) if path else None
     return int(match.group(1)) if match else None
 
 
 def written(location: str) -> int | None:
-    """The layer that a block writes to there, which the fault that is on may know from now on."""
+    """Return the layer that a block writes at this location, and record it for the active fault."""
     layer = layer_of(location)
     if _SWITCH.armed is not None and layer is not None:
         _SWITCH.armed.written.add(layer)
@@ -90,7 +88,7 @@ def written(location: str) -> int | None:
 
 
 def layout() -> str:
-    """How a layer's output holds the stream."""
+    """Return the layout: how a layer's output holds the stream."""
     return _SWITCH.armed.model.layout if _SWITCH.armed else ""
 
 
@@ -100,7 +98,7 @@ def passes(
     layer: int | None = None,
     raw: Callable[[], Any] = lambda: None,
 ) -> Any:
-    """What comes out of a hook point: the value itself, or what the fault makes of it."""
+    """Return the value after a hook point: unchanged, or as the active fault changes it."""
     armed = _SWITCH.armed
     if armed is None or armed.variant.fault.point is not point:
         return value
