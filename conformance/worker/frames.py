@@ -1,8 +1,8 @@
-"""Whose code the frames of a traceback are, by where the packages really are on this machine.
+"""The owners of a traceback's frames, found by where the packages are installed on this machine.
 
-Decided where the error was raised: a path alone says nothing. A clone may be called `conformance`,
-an environment lie in a folder of any name, and that folder among the scenarios: a project whose
-own folder is given as `--scenarios` holds its `.venv`, and torch in it is no code of a scenario.
+This is decided where the error was raised, because a path alone is ambiguous. A clone may be called
+`conformance`, and an environment may be inside the scenarios' folder: if a project's own folder is
+given as `--scenarios`, it contains `.venv`, and torch in it is not a scenario's code.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 from conformance.records import Frame, Owner
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-#: How nnsight names the code of a block that it runs.
+#: nnsight's file names for the code of a block.
 _BLOCK = re.compile(r"<(?:edit|nnsight)[^>]*>")
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INSTALLED = {"nnsight": Owner.NNSIGHT, "vllm": Owner.ENGINE, "transformers": Owner.ENGINE}
 
-#: Between the traceback of a cause and that of what was raised from it.
+#: Separates the traceback of a cause from that of the exception raised from it.
 _CAUSED = "the direct cause of the following exception"
 
-#: Folder → whose code is in it, None for what is installed and nobody's of these. The innermost
-#: folder that holds a file decides.
+#: Folder → the owner of its code, None for other installed packages. The innermost folder that
+#: contains a file decides.
 Roots = Mapping[Path, Owner | None]
 
 
 def roots(*scenarios: Path) -> Roots:
-    """The roots of this installation. `scenarios` are the folders of scenarios."""
+    """Return the roots of this installation. `scenarios` are the folders of scenarios."""
     owners: dict[Path, Owner | None] = {folder.resolve(): Owner.SCENARIO for folder in scenarios}
-    # After them: a folder that is both holds what is installed.
+    # After the scenarios: a folder that is both holds installed packages.
     owners |= dict.fromkeys((folder.resolve() for folder in _installed()), None)
     owners |= {
         _PACKAGE: Owner.HARNESS,
@@ -48,7 +48,7 @@ def roots(*scenarios: Path) -> Roots:
 
 
 def _installed() -> Iterator[Path]:
-    """Where this interpreter has its standard library, and what was installed for it."""
+    """Yield the folders of the standard library and of the installed packages."""
     yield from map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
     for folder in map(Path, filter(None, sys.path)):
         if any(folder.glob("*.dist-info")):
@@ -56,8 +56,8 @@ def _installed() -> Iterator[Path]:
 
 
 def frames(text: str, owners: Roots) -> tuple[Frame, ...]:
-    """The frames of a traceback's text that belong to somebody, the innermost last: those of a
-    cause after those of what was raised from it.
+    """Return the frames in a traceback's text that have an owner, the innermost last. The frames of
+    a cause come after those of the exception raised from it.
     """
     raised = reversed(text.split(_CAUSED))
     places = ((path, int(line)) for part in raised for path, line in _FRAME.findall(part))

@@ -1,10 +1,9 @@
-"""The child that runs one group: load once, run the cells, write what was observed.
+"""The worker process of one group: it loads the engine, runs the cells and writes observations.
 
     python -m conformance.worker.main JOB.json
 
-It only observes; it never compares. Its standard output is the group's log and is never
-parsed. A cell without an outcome means that this process died or hung, which the runner
-tells apart.
+It never compares anything. Its standard output is the group's log and is never parsed. A cell
+without an outcome means that this process died or hung; the runner finds out which.
 """
 
 from __future__ import annotations
@@ -51,25 +50,25 @@ from conformance.worker.root_cause import (
     says_that_it_ends,
 )
 
-#: Errors that no engine can cause from inside this package.
+#: Errors raised inside this package that no engine can cause.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
 
-#: How a cell ends after which its engine is not as it was.
+#: Statuses of cells that may leave the engine changed.
 _RAISED = frozenset({Status.ERROR, Status.CRASH})
 
-#: Bytes that every engine may have: it asks for more than it touches.
+#: Bytes that every engine may allocate, since engines request more than they use.
 _ROOM = 8 << 30
 
-#: Seconds in which a process that was told to end does so, and between two looks.
+#: Seconds in which a process that was told to end does so, and between two checks.
 _TO_END, _A_LOOK = 10.0, 0.02
 
 _PACKAGE = Path(__file__).parent.parent
 
 
 class EventLog:
-    """The events file: what the worker is doing, one JSON object a line.
+    """The events file, which records the worker's actions, one JSON object per line.
 
-    Times are of the monotonic clock, which all processes of a machine share.
+    Times are from the monotonic clock, which all processes of a machine share.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +79,7 @@ class EventLog:
 
 
 def main(path: Path) -> int:
-    """Run the job in this file; returns the exit status of the process."""
+    """Run the job in this file; return the exit status of the process."""
     lead_session()
     job = read_record(Job, path)
     if job is None:
@@ -90,27 +89,27 @@ def main(path: Path) -> int:
     redirect(folder.log)
     try:
         return run(job, folder, EventLog(folder.events))
-    except Exception:  # noqa: BLE001 - the engine's own are caught further in
+    except Exception:  # noqa: BLE001 - the engine's errors are caught further in
         traceback.print_exc()
         return sessions.HARNESS_FAILED
 
 
 def lead_session() -> None:
-    """Become findable: whoever ends this worker ends all that its engine started."""
+    """Lead a session, so that ending this worker ends everything that its engine started."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     sessions.die_with_parent()
     sessions.adopt_orphans()
     temporary.name_shared()
-    # A crash is expected now and then; the memory of an engine is not wanted on the disk.
+    # Crashes are expected now and then; do not write an engine's memory to disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     limit_memory()
 
 
 def limit_memory() -> None:
-    """Let what allocates without end raise an error where it does, before the system, for want of
-    memory, kills whom it likes. Each process may have most of what is there; a GPU's driver has
-    its own ways with memory.
+    """Make endless allocation raise an error before the kernel runs out of memory and kills some
+    process. Each process may have most of the memory. No limit is set with a GPU, whose driver
+    reserves memory differently.
     """
     if Path("/dev/nvidiactl").exists():
         return
@@ -122,7 +121,7 @@ def limit_memory() -> None:
 
 
 def redirect(log: Path) -> None:
-    """Send everything written by this process and its children to the log."""
+    """Redirect all output of this process and its children to the log."""
     sys.stdout.flush()
     sys.stderr.flush()
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -130,8 +129,8 @@ def redirect(log: Path) -> None:
         os.dup2(target, stream)
     os.close(target)
     faulthandler.enable(file=2)
-    os.environ["PYTHONFAULTHANDLER"] = "1"  # of processes that are not forked from this one
-    # The runner asks for every thread's stack before it ends a worker that hangs.
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # for processes not forked from this one
+    # The runner requests all threads' stacks before it ends a hanging worker.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
@@ -163,13 +162,13 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         if _lost_a_process(outcome, folder):
             return _died(report, "", outcome, folder.log_text(log_start))
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
-    if group.status is Status.ERROR:  # no trace runs on it
+    if group.status is Status.ERROR:  # no trace can run
         outcome = _with_cause(Outcome(Status.ERROR, reason=group.reason), folder, log_start)
         if _lost_a_process(outcome, folder):
             return _died(report, "", outcome, folder.log_text(log_start))
     members = sessions.members(os.getpid())
-    # Those that the engine said it has, of which one may have ended in the probe, or after it; all
-    # that there are where it said nothing.
+    # The processes that the engine reported when probed, which may have ended since; all processes
+    # of the session if it reported none.
     processes = event_log.probed_with(folder.events, told_start) or members
     shared = sorted(sessions.shared_files(members | processes))
     temporary.note_shared(shared)
@@ -202,21 +201,21 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
 
 
 def _goes_on(engine: Engine, group: Group, outcome: Outcome, job: Job) -> bool:
-    """Return whether the next case may run in this worker, or a fresh one takes the rest: no case
-    meets an engine that may have suffered, nor a process that is not what it was.
+    """Return whether the next case may run in this worker instead of a fresh one. It may not if the
+    engine or the process may have been damaged.
     """
     raised = outcome.status in _RAISED and group.status is not Status.ERROR
     # A version of a user's file may damage an engine without an error.
     if (raised or job.more) and not _still_well(engine, outcome):
         return False
     if outcome.left:
-        with suppress(OSError):  # the log may be what it has closed
+        with suppress(OSError):  # the case may have closed the log
             sys.stderr.write(f"the case has changed {', '.join(outcome.left)}\n")
     return not outcome.left
 
 
 def _further_cases(more: Path | None, report: EventLog) -> Iterator[Case]:
-    """Yield the cases that appear in this folder, until a file without any does."""
+    """Yield the cases that appear in this folder, until a file without cases appears."""
     for number in count() if more else ():
         file = Path(more or "", f"{number}.json")
         report("idle")
@@ -229,7 +228,7 @@ def _further_cases(more: Path | None, report: EventLog) -> Iterator[Case]:
 
 
 def _as_asked(group: Group, job: Job) -> Group:
-    """The same, unknown where the engine is not what its column says that it is."""
+    """Return the group, with status unknown if the engine is not what its column requests."""
     different = differences(job.expect, group.identity)
     if not different:
         return group
@@ -238,15 +237,15 @@ def _as_asked(group: Group, job: Job) -> Group:
 
 
 def _lost_a_process(outcome: Outcome, folder: GroupFolder) -> bool:
-    """Return whether an engine could not start, or be probed, because it has lost a process. What
-    somebody else has ended is always tried again, another end once.
+    """Return whether an engine failed to start, or to be probed, because it lost a process. A kill
+    from outside is always retried; any other death is retried once.
     """
     unsaid = points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
     return bool(killed_by(outcome.reason)) or (unsaid and not _died_before(folder))
 
 
 def _lost(processes: Collection[int], words: str) -> bool:
-    """Is a process of the engine gone, or about to be by its own words?"""
+    """Return whether a process of the engine has ended, or is about to by its message."""
     until = time.monotonic() + _TO_END * says_that_it_ends(words)
     while all(map(sessions.alive, processes)):
         if time.monotonic() >= until:
@@ -262,8 +261,8 @@ def _died(
     log: str,
     processes: Iterable[int] = (),
 ) -> int:
-    """Say that a process of the engine is gone, and end the others, for which this one would wait;
-    returns its exit status.
+    """Report that a process of the engine died, and kill the others, which this process would wait
+    for. Return this process's exit status.
     """
     gone = [str(pid) for pid in sorted(processes) if not sessions.alive(pid)]
     which = f" ({', '.join(gone)})" if gone else ""
@@ -280,8 +279,8 @@ def _died(
 
 
 def _died_before(folder: GroupFolder) -> bool:
-    """Has a process of this group's engine died already? What ends one in every load is the
-    engine's own doing, and its words stand.
+    """Return whether a process of this group's engine died before. If that happens at every load,
+    the engine causes it, and its message is kept.
     """
     with suppress(OSError):
         return b'"event": "died"' in folder.events.read_bytes()
@@ -289,10 +288,10 @@ def _died_before(folder: GroupFolder) -> bool:
 
 
 def _still_well(engine: Engine, outcome: Outcome) -> bool:
-    """Return whether the engine shows that it computes what it did when it was loaded.
+    """Return whether the engine still computes what it did when it was loaded.
 
-    After an error one that cannot look does not count as well, nor does one whose process the
-    block was about to end.
+    After an error, an engine that cannot check this does not count as well. Nor does one if the
+    block tried to exit its process.
     """
     look = getattr(engine, "still_well", None)
     if look is None or outcome.status not in {Status.ERROR, Status.OK}:
@@ -301,10 +300,10 @@ def _still_well(engine: Engine, outcome: Outcome) -> bool:
 
 
 def _holds(look: Callable[[], object]) -> bool:
-    """Return what `look` says of an engine: False where it raises, whatever is broken in it."""
+    """Return the result of `look` as a boolean, False if it raises."""
     try:
         return bool(look())
-    except Exception:  # noqa: BLE001 - whatever is broken in it
+    except Exception:  # noqa: BLE001 - a broken engine may raise anything
         traceback.print_exc()
         return False
 
@@ -316,7 +315,7 @@ def _run_case(
     job: Job,
     folder: GroupFolder,
 ) -> tuple[Outcome, Mapping[str, Any]]:
-    """Run one case in the process state in which every case runs."""
+    """Run one case in the initial process state."""
     log_start, pid = folder.log_size(), os.getpid()
     process_state.restore()
     with progress.of(folder.events, case.key):
@@ -326,7 +325,7 @@ def _run_case(
 
 
 def _damage(engine: Engine, log: tuple[int, int]) -> tuple[str, ...]:
-    """Return what a user's block has changed, by its consequences: nothing as a rule."""
+    """Return what a user's block has damaged, usually nothing."""
     damage = []
     if _log_file() != log:
         damage.append("the descriptors of its process")
@@ -337,7 +336,7 @@ def _damage(engine: Engine, log: tuple[int, int]) -> tuple[str, ...]:
 
 
 def _log_file() -> tuple[int, int]:
-    """Return which file this process writes its errors to."""
+    """Return the device and inode of this process's standard error."""
     with suppress(OSError):
         status = os.fstat(2)
         return status.st_dev, status.st_ino
@@ -354,7 +353,7 @@ def _refuse_all(
     begun: float,
     log_start: int,
 ) -> int:
-    """The engine did not start: its words stand for the group and for each of its cells."""
+    """Record an engine that did not start, for the group and each of its cells."""
     sys.stderr.write(f"{outcome.detail}\n")
     sys.stderr.flush()
     seconds = time.monotonic() - begun
@@ -380,7 +379,7 @@ def _refuse_all(
 
 
 def _with_cause(outcome: Outcome, folder: GroupFolder, log_start: int) -> Outcome:
-    """The same in the words of the process that knows, where this one's say only where to look."""
+    """Replace a message that only points elsewhere with the cause from the log, if found."""
     if not points_elsewhere(outcome.reason):
         return outcome
     reason, context = cause(folder.log_text(log_start), outcome.reason)
@@ -401,8 +400,8 @@ def observe(
     case: Case,
     owners: frames.Roots = MappingProxyType({}),
 ) -> tuple[Outcome, Mapping[str, Any]]:
-    """Run one case; every way in which it can end becomes an outcome. `owners` says whose code is
-    where.
+    """Run one case and return its outcome, however it ends. `owners` maps folders to the owners of
+    their code.
     """
     begun = time.monotonic()
     try:
@@ -413,7 +412,7 @@ def observe(
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     except (SystemExit, KeyboardInterrupt) as error:
         if not process_state.raised_by_a_block(error, owners):
-            raise  # somebody else's
+            raise  # not raised by the block
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
         return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
@@ -440,7 +439,7 @@ def _record(
     try:
         folder.write_cell(case.key, outcome, observed)
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
-        # A full disk, or an engine that returned something else than tensors: not a trace's.
+        # The disk is full, or the engine returned no tensors: not the trace's error.
         outcome = replace(_outcome_of(error), harness=True, seconds=outcome.seconds)
         folder.write_cell(case.key, outcome, {})
     report("finished", case=case.key, status=outcome.status, seconds=outcome.seconds)
@@ -452,7 +451,7 @@ def _roots(job: Job) -> frames.Roots:
 
 
 def _outcome_of(error: BaseException) -> Outcome:
-    """What an exception says about the cell: refused, unreadable, or an error."""
+    """Return an exception's outcome: refused, unreadable, or an error."""
     words = str(error).strip()
     if isinstance(error, Refused):
         return Outcome(Status.UNSUPPORTED, reason=words)
@@ -466,15 +465,15 @@ def _outcome_of(error: BaseException) -> Outcome:
     )
 
 
-#: No room for a file: on its disk, in a quota, under a limit.
+#: Errors for lack of space: on a disk, in a quota, under a limit.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def harness_fault(error: BaseException) -> bool:
-    """Whether the harness or its machine, not the engine or the trace, is to blame.
+    """Return whether the harness or its machine, not the engine or the trace, caused the error.
 
-    A wrong value met in our code may come from the engine; a misspelt name cannot, nor can it help
-    that there is no room for a file.
+    An engine may cause a wrong value in the harness's code, but neither a misspelt name nor a lack
+    of space for a file.
     """
     if isinstance(error, ConformanceError):
         return True
@@ -489,7 +488,7 @@ def harness_fault(error: BaseException) -> bool:
 
 
 def differences(expected: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """What the engine says of itself that is not what its column says."""
+    """Return where the engine's identity differs from what its column expects."""
     plain = json.loads(json.dumps(dict(identity), default=str))
     promised = json.loads(json.dumps(dict(expected), default=str))
     return [
@@ -502,7 +501,7 @@ def differences(expected: Mapping[str, Any], identity: Mapping[str, Any]) -> lis
 
 
 def peak_mib() -> float:
-    """Peak resident size of this process and of the largest of its ended children, in MiB."""
+    """Return the peak resident size of this process plus its largest ended child's, in MiB."""
     return sum(
         resource.getrusage(processes).ru_maxrss / 1024
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

@@ -1,7 +1,7 @@
-"""Which files a scenario opens and which modules it imports, besides what is installed.
+"""Records the files that a scenario opens and the modules it imports, except installed ones.
 
-Python tells of every file that it opens (an audit event). What a scenario's module imports is
-found in its source, for it may have been imported before.
+Python reports every file that it opens (an audit event). A module's imports are found in its
+source, since they may have been imported before.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from conformance.scenario import Scenario
 from conformance.store.opened import digests
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-#: Where no input of a scenario is.
+#: Folders that hold no scenario's input.
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/run")
 
 
 class Opened:
-    """Hears of every file that is opened from now on. `outside` are folders that hold no inputs,
+    """Records every file that is opened from now on. `outside` are folders without inputs,
     `folders` those of the scenarios.
     """
 
@@ -48,12 +48,12 @@ class Opened:
                 self._paths.add(arguments[0])
 
     def begin(self) -> None:
-        """A case begins."""
+        """Begin a case."""
         self._paths = set()
 
     def keep_shared(self) -> None:
-        """The scenarios have been imported: every cell depends on what was read for it, but on the
-        scenarios themselves, each of which is keyed by its own file.
+        """Record the files read while importing the scenarios as inputs of every cell. The
+        scenarios' own files are excluded, since each cell is keyed by its scenario's file.
         """
         self._shared = {
             path
@@ -62,21 +62,21 @@ class Opened:
         }
 
     def since(self, scenario: Scenario | None) -> dict[str, str]:
-        """What a case depended on, with digests: the files that were opened since it began, and
-        the modules that its scenario imports.
+        """Return a case's inputs with their digests: the files opened since it began and the
+        modules that its scenario imports.
         """
         module = sys.modules.get(scenario.run.__module__) if scenario else None
         files = self._shared | self._take() | self.imported_by(module)
         return digests(files, self._folders)
 
     def _take(self) -> set[Path]:
-        """The files that were read since the last time."""
+        """Return the files that were read since the last call."""
         paths, self._paths = self._paths, set()
         found = {path for text in paths if (path := _source(text)) is not None}
         return {path for path in found if self._counts(path)}
 
     def imported_by(self, module: ModuleType | None) -> set[Path]:
-        """The files of the modules that this one imports, and of those that they do."""
+        """Return the files of the modules that this one imports, directly or indirectly."""
         found: set[Path] = set()
         waiting = [module]
         while waiting:
@@ -97,7 +97,7 @@ class Opened:
 
 
 def _source(text: str) -> Path | None:
-    """The file, of compiled code its source."""
+    """Return the path; for compiled code, its source."""
     with suppress(ValueError, OSError):
         if text.endswith(".pyc"):
             return Path(importlib.util.source_from_cache(text))
@@ -106,7 +106,7 @@ def _source(text: str) -> Path | None:
 
 
 def _imports(module: ModuleType) -> Iterator[ModuleType]:
-    """The modules that a module's source names, wherever in it, as far as they are imported."""
+    """Yield the imported modules that a module's source names anywhere."""
     path = getattr(module, "__file__", None)
     if not path:
         return

@@ -1,4 +1,4 @@
-"""What a case may change in the process that it runs in, without an effect on the next case."""
+"""Protection of a process from what its cases change, so that the next case is unaffected."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from conformance.worker import frames
 
 
 class EndedByBlockError(RuntimeError):
-    """A block asked for the end of the program, as `sys.exit` and Ctrl-C do."""
+    """A block tried to end the program, as `sys.exit` and Ctrl-C do."""
 
 
 _RESTORE: dict[int, Callable[[], None]] = {}
 
 
 def restore() -> None:
-    """Restore what the first call in this process has found: the random state, the working
-    directory, the environment and torch's defaults.
+    """Restore the state of the first call in this process: random states, working directory,
+    environment and torch's defaults.
     """
     pid = os.getpid()
     if pid not in _RESTORE:
@@ -61,8 +61,8 @@ def _keep() -> Callable[[], None]:
 
 
 def exit_if_forked(pid: int) -> None:
-    """End this process unless it is the process `pid`: a block has forked it, and what follows the
-    block is not its work.
+    """End this process unless it is the process `pid`: then a block forked it, and it must not run
+    what follows the block.
     """
     if os.getpid() != pid:
         os._exit(0)
@@ -70,8 +70,8 @@ def exit_if_forked(pid: int) -> None:
 
 @contextmanager
 def raising_instead_of_exiting() -> Iterator[None]:
-    """Raise EndedByBlockError where a block raises SystemExit or KeyboardInterrupt, which would
-    end the process of an engine.
+    """Raise EndedByBlockError if a block raises SystemExit or KeyboardInterrupt, which would end an
+    engine's process.
     """
     pid = os.getpid()
     try:
@@ -80,13 +80,13 @@ def raising_instead_of_exiting() -> Iterator[None]:
         if os.getpid() == pid and not raised_by_a_block(error, frames.roots()):
             raise
         exit_if_forked(pid)
-        # With the block's own line last in the traceback, by which the error is attributed.
+        # The error is attributed by the last line of the traceback, which must be the block's.
         raise EndedByBlockError(described(error)).with_traceback(error.__traceback__) from None
     finally:
         exit_if_forked(pid)
 
 
 def raised_by_a_block(error: BaseException, roots: frames.Roots) -> bool:
-    """Return whether the innermost frame that belongs to somebody is a scenario's."""
+    """Return whether the innermost frame with an owner is a scenario's."""
     found = frames.frames("".join(traceback.format_exception(error)), roots)
     return bool(found) and found[-1].owner is Owner.SCENARIO

@@ -1,16 +1,16 @@
-"""A warm process that forks workers, so that the imports of an engine are paid once.
+"""A warm process that forks workers, so that an engine is imported only once.
 
     python -m conformance.worker.zygote FD [MODULE]
 
-FD is one end of a stream socket; both sides write JSON objects, one a line:
+FD is one end of a stream socket; both sides write JSON objects, one per line:
 
     ← {"is": "ready", "seconds": …}   or {"is": "failed", "words": …}
     → {"id": …, "job": PATH}
     ← {"is": "started", "id": …, "pid": …}
     ← {"is": "exited", "id": …, "status": …, "left": […]}
 
-`status` is what `os.waitstatus_to_exitcode` says. When the socket closes, because the
-runner ended in whatever way, every worker's session is killed and the zygote ends.
+`status` is the result of `os.waitstatus_to_exitcode`. When the socket closes, however the runner
+ended, the zygote kills every worker's session and ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from conformance.processes import sessions, temporary
 
 
 class Zygote:
-    """The loop between the runner's requests and the ends of children."""
+    """The loop that handles the runner's requests and the ends of children."""
 
     def __init__(self, runner: socket.socket, parent: int) -> None:
         self._runner = runner
@@ -51,7 +51,7 @@ class Zygote:
             end.setblocking(False)
 
     def serve(self) -> None:
-        """Return when the runner has closed its end."""
+        """Serve requests until the runner closes its end."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
@@ -67,13 +67,13 @@ class Zygote:
                     return
 
     def end(self) -> None:
-        """Leave nobody behind: who left a worker's session is a descendant all the same."""
+        """Kill all workers and other descendants, including those that left a worker's session."""
         for pid in self._workers:
             sessions.kill(pid)
         sessions.kill_descendants(os.getpid())
         if os.getppid() != self._parent:
-            # The runner has ended. Its other zygotes are not ended from here: each is busy with
-            # workers of its own, whom nobody would end after it.
+            # The runner has ended. Leave its other zygotes alone: each has to end its own workers,
+            # which nobody else would do.
             temporary.remove(Path(os.environ.get("TMPDIR", "")))
 
     def _obey(self) -> bool:
@@ -107,14 +107,14 @@ class Zygote:
                 signal.signal(number, signal.SIG_DFL)
             for end in (self._runner, self._wakeup, self._wake):
                 end.close()
-            # What the imports left to be done at the end is the zygote's: vLLM's operators alone,
-            # which torch would take back one by one, are most of a second.
+            # Finalizers registered by the imports are the zygote's. For vLLM's operators alone,
+            # which torch would remove one by one, they would take most of a second.
             for left in list(weakref.finalize._registry):  # type: ignore[attr-defined] # noqa: SLF001
                 left.atexit = False
             from conformance.worker import main
 
             code = main.main(job)
-            atexit._run_exitfuncs()  # noqa: SLF001 - what multiprocessing does in its children
+            atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing does in its children
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         except BaseException:  # noqa: BLE001 - nothing may return into the zygote's loop
@@ -123,7 +123,7 @@ class Zygote:
             with suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # Not through the zygote's own frames, which are still on this stack.
+            # Do not unwind the zygote's own frames, which are still on this stack.
             os._exit(code)
 
     def _reap(self) -> None:
@@ -148,7 +148,7 @@ class Zygote:
             )
 
     def _kill_strays(self) -> set[int]:
-        """End children that are no worker: they left the session of a worker that ended."""
+        """Kill children that are not workers: they left the session of a worker that ended."""
         survivors: set[int] = set()
         for child in psutil.Process().children():
             if child.pid not in self._workers and child.pid not in self._own:
@@ -156,17 +156,17 @@ class Zygote:
         return survivors
 
     def say(self, message: dict[str, Any]) -> None:
-        with suppress(ConnectionError):  # the loop is about to notice it
+        with suppress(ConnectionError):  # the loop will notice
             self._runner.sendall(json.dumps(message).encode() + b"\n")
 
 
 def main(descriptor: int, preload: str = "") -> None:
     parent = os.getppid()
-    # Imports take seconds in which no socket is read.
+    # Imports take seconds, during which the socket is not read.
     sessions.die_with_parent()
     sessions.adopt_orphans()
     temporary.hold()
-    # The runner decides: a `timeout` or a closed terminal tells its whole process group.
+    # The runner decides: `timeout` or a closed terminal signals its whole process group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     runner = socket.socket(fileno=descriptor)
@@ -184,7 +184,7 @@ def main(descriptor: int, preload: str = "") -> None:
     gc.collect()
     gc.freeze()
     if (threads := psutil.Process().num_threads()) > 1:
-        # A fork copies only the thread that forks: a lock that another one holds stays held.
+        # A fork copies only the forking thread: a lock held by another thread stays locked.
         sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
     sessions.die_with_parent(enabled=False)
     zygote = Zygote(runner, parent)
