@@ -1,4 +1,4 @@
-"""Room for an engine's libraries in a process's address space."""
+"""The address space that an engine's libraries need."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import resource
 
 from conformance.errors import ConformanceError
 
-#: GiB. The imports of a worker map 1.6; a tiny model with its threads' stacks and buffers, and
-#: vLLM's key-value cache, come on top.
+#: GiB. A worker's imports map 1.6; a tiny model with its threads' stacks and buffers, and vLLM's
+#: key-value cache, need more.
 NEEDED = 4
 
 
 def require_address_space() -> None:
-    """Raises ConformanceError where a limit leaves less than any engine takes: with less, BLAS
-    libraries wait for memory without end while they are imported.
+    """Raise ConformanceError if a limit leaves less than any engine needs. Below that, BLAS
+    libraries wait for memory for ever during import.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < NEEDED * 2**30:

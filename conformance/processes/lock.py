@@ -1,4 +1,4 @@
-"""One process at a time works in a folder."""
+"""A lock that lets one process at a time work in a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.errors import ConformanceError
 
 @contextmanager
 def alone(lock: Path, folder: Path, work: str) -> Iterator[None]:
-    """Hold this lock of the folder's. Raises ConformanceError when another process has it."""
+    """Hold the folder's lock. Raises ConformanceError if another process holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:

@@ -1,8 +1,8 @@
-"""Many computations side by side, in processes of their own, on all cores.
+"""Parallel computation in separate processes, on all cores.
 
 Judging and reporting are millions of small operations, which threads would not speed up. The
-processes come from a server that never did anything else: a fork of a process that has
-displays and tensors at work may hang.
+processes come from a fork server that does nothing else: forking a process with running displays
+and tensors may hang.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: A server takes two seconds to begin: one process does so many cells meanwhile.
+#: The cells that one process judges in the two seconds in which the server starts.
 CELLS_A_PROCESS = 400
 
-#: What the server imports once, so that its processes need not.
+#: Modules that the server imports once for its processes.
 _PRELOADED = ["conformance.judging_runs", "conformance.report.payload"]
 
 
 def cores() -> int:
-    """The processors that this process may use; all of them where that cannot be asked."""
+    """Return how many processors this process may use; all if the system does not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def worth(cells: int) -> int:
-    """How many processes pay for so many cells; below two, none."""
+    """Return how many processes are worthwhile for `cells` cells; 0 instead of 1."""
     count = min(cores(), cells // CELLS_A_PROCESS)
     return count if count > 1 else 0
 
 
 def prepare(cells: int) -> None:
-    """Begin the server already, while this process is busy with something else."""
+    """Start the server early, while this process does something else."""
     if worth(cells):
         get_context("forkserver").set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()
@@ -54,10 +54,10 @@ def side_by_side(
     begin: Callable[..., None] | None = None,
     begin_with: tuple[Any, ...] = (),
 ) -> Iterator[T]:
-    """`function` of each, in their order. Functions, arguments and results must be picklable.
+    """Yield `function` of each tuple of arguments, in order. Everything must be picklable.
 
-    `begin` is called once in each process. An error ends all of it: what has not begun is
-    left, and nothing is waited for.
+    `begin` is called once in each process. An error cancels the calls that have not started, and
+    running ones are not awaited.
     """
     with pool_of(processes, begin, begin_with) as pool:
         waiting = [pool.submit(function, *call) for call in arguments]
@@ -71,8 +71,8 @@ def side_by_side(
 def pool_of(
     processes: int, begin: Callable[..., None] | None = None, begin_with: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
-    """So many processes, each of which calls `begin` once. They end with this one, however it
-    ends.
+    """Return a pool of processes, each of which calls `begin` once. They end when this process
+    ends, however it does.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
@@ -80,10 +80,10 @@ def pool_of(
 
 
 def _begin(begin: Callable[..., None] | None, begin_with: tuple[Any, ...]) -> None:
-    """An interrupt is the parent's to act on; it ends these.
+    """Ignore interrupts, which the parent handles by ending these processes.
 
-    Nothing here is in cycles, and looking for some among millions of records takes a tenth
-    of the time.
+    Disable the garbage collector: nothing here is in cycles, and searching millions of records
+    takes a tenth of the time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -94,8 +94,8 @@ def _begin(begin: Callable[..., None] | None, begin_with: tuple[Any, ...]) -> No
 
 
 def _end_with_parent() -> None:
-    """A process that waits for work is told by nobody that the one that has it was killed; and
-    the server, its parent for the kernel, lives as long as it does.
+    """End this process when the parent is killed. Nothing else notifies it, and the fork server,
+    its parent for the kernel, lives as long as it does.
     """
     parent = parent_process()
     if parent is not None:

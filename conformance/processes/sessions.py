@@ -1,9 +1,9 @@
-"""The processes of a run: who they are, how all of them are ended, what they weigh.
+"""The processes of a run: finding them, ending all of them, and measuring their memory.
 
-A worker leads a process session, so that everything an engine starts can be found and
-ended with it. What leaves the session on purpose is found as a descendant, or by the
-run's mark in its environment, which says who began the run: what carries the mark of a run
-that has ended belongs to nobody.
+A worker leads a process session, so that everything an engine starts can be found and ended with
+it. A process that leaves the session is found as a descendant, or by the run's mark in its
+environment. The mark names the process that began the run; once that has ended, processes with the
+mark are orphans.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from pathlib import Path
 
 import psutil
 
-#: Every process of a run carries the run's own value of this variable.
+#: Every process of a run has the run's value of this environment variable.
 MARK = "CONFORMANCE_RUN_MARK"
 
-#: What keeps it there: vLLM's processes give themselves titles, and setproctitle writes a long one
-#: over the environment that the system shows, unless this is set.
+#: Preserves the mark: vLLM's processes set long titles, and setproctitle would write them over the
+#: environment that the system shows.
 KEEPS_MARK = {"SPT_NOENV": "1"}
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-#: What a worker ends with when it, and not the engine, has failed.
+#: The exit status of a worker when it, and not the engine, failed.
 HARNESS_FAILED = 73
 
-#: Signals by which somebody else ends a process; others a process brings on itself.
+#: Signals with which others end a process; a process causes other signals itself.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
-#: How long killed processes may take to disappear. SIGKILL waits only for a system call
-#: that cannot be interrupted.
+#: Seconds in which killed processes must disappear. SIGKILL waits only for system calls that cannot
+#: be interrupted.
 _GONE_WITHIN = 5.0
 
-#: So many looks in a row must find nobody.
+#: The number of consecutive checks that must find no process.
 _EMPTY_LOOKS = 2
 
 SHARED = "/dev/shm/"  # noqa: S108 - where the system puts shared memory
 
 
 def die_with_parent(*, enabled: bool = True) -> None:
-    """Have the kernel kill this process when the one that started it ends."""
+    """Make the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if enabled else 0)
 
 
@@ -57,14 +57,14 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    # Linux only; elsewhere the session and the closed socket have to do.
+    # Linux only; elsewhere the session and the closed socket must suffice.
     prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
     if prctl is not None:
         prctl(option, value, 0, 0, 0)
 
 
 def alive(pid: int) -> bool:
-    """Whether the process exists and has not ended; a zombie has."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -72,7 +72,7 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> set[int]:
-    """Children, their children and so on, zombies left out."""
+    """Return all descendants of a process, except zombies."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -81,14 +81,14 @@ def descendants(pid: int) -> set[int]:
 
 
 def members(leader: int) -> set[int]:
-    """Every living process of the session led by `leader`, and the leader's descendants."""
+    """Return every living process of the session led by `leader`, and its descendants."""
     return {pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)} | descendants(
         leader
     )
 
 
 def between(leader: int, pids: Iterable[int]) -> set[int]:
-    """These of the leader's descendants, what started them up to the leader, and the leader."""
+    """Return the leader, those of `pids` that descend from it, and all processes between."""
     found = {leader}
     for pid in pids:
         with suppress(psutil.Error):
@@ -107,29 +107,29 @@ def _session(pid: int) -> int:
 
 
 def new_mark() -> str:
-    """A mark for a run that this process begins."""
+    """Return a mark for a run that this process begins."""
     return f"{os.getpid()}-{_began(os.getpid())}-{uuid.uuid4().hex}"
 
 
 def marked(mark: str) -> set[int]:
-    """Every living process that carries this mark, but for the one that asks."""
+    """Return every other living process with this mark."""
     return {pid for pid, theirs in _marks() if theirs == mark}
 
 
 def of_runs() -> set[int]:
-    """Every living process of any run of this user's."""
+    """Return every living process of any run of this user."""
     return {pid for pid, _ in _marks()}
 
 
 def orphans() -> set[int]:
-    """Every living process of a run whose first process has ended without it: killed together
-    with those that would have ended the rest, as by `pkill -9 conformance`.
+    """Return every living process of a run whose first process has ended, as after a kill of all
+    processes that would have ended the rest (`pkill -9 conformance`).
     """
     return {pid for pid, mark in _marks() if _is_orphan(pid, mark)}
 
 
 def variable(pid: int, name: str) -> str:
-    """A process's environment variable, as it was when the process began; "" for none."""
+    """Return a process's environment variable from its start, or ""."""
     with suppress(psutil.Error, OSError):
         return str(psutil.Process(pid).environ().get(name, ""))
     return ""
@@ -139,16 +139,16 @@ def _is_orphan(pid: int, mark: str) -> bool:
     if (run := _BEGUN.match(mark)) is None:
         return False
     here, there = _numbers_of(os.getpid()), _numbers_of(pid)
-    # A container's processes may be seen from outside of it, and have other numbers there.
+    # A container's processes may be visible from outside it, with other process ids.
     return here is not None and here == there and _began(int(run["pid"])) != run["at"]
 
 
 def end_orphans() -> set[int]:
-    """End them; returns who is still there afterwards."""
+    """End all orphans; return those that are still alive afterwards."""
     return _kill_and_unlink(orphans)
 
 
-#: How `new_mark` begins.
+#: The beginning of a mark from `new_mark`.
 _BEGUN = re.compile(r"(?P<pid>\d+)-(?P<at>\d+)-")
 
 
@@ -161,37 +161,37 @@ def _marks() -> Iterator[tuple[int, str]]:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in clock ticks since the machine did, whatever the time of day; ""
-    for one that has ended.
+    """Return a process's start time in clock ticks since boot, independent of the time of day; ""
+    if it has ended.
     """
     with suppress(OSError, IndexError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        # The 3rd and the 22nd of proc(5).
+        # Fields 3 and 22 of proc(5).
         return "" if words[0] in "ZX" else words[19]
     return ""
 
 
 def _numbers_of(pid: int) -> str | None:
-    """The space that a process's number is of, None where it may not be looked at."""
+    """Return the process's PID namespace, or None if it may not be read."""
     with suppress(OSError):
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     return None
 
 
 def kill(leader: int) -> set[int]:
-    """End a whole session and give its shared memory back.
+    """End a whole session and release its shared memory.
 
-    Returns who is still there afterwards: nobody, as a rule.
+    Return the processes that are still alive afterwards, usually none.
     """
     before = {pid: _began(pid) for pid in members(leader) | {leader}}
     shared = shared_files(before)
-    # At once, in the kernel: whoever is in the group cannot start another one meanwhile. Never
-    # stopped first, as whoever stops them may be ended before they are, and leaves them so.
+    # All at once, in the kernel, so that no member can start another meanwhile. Do not stop them
+    # first: if this process is ended in between, they would stay stopped.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
     def remaining_members() -> set[int]:
-        # Those in other sessions have lost the parents by which they were found.
+        # Members in other sessions have lost the parents by which they were found.
         seen = {pid for pid, began in before.items() if began and _began(pid) == began}
         return seen | members(leader)
 
@@ -211,7 +211,7 @@ def stopped(leader: int) -> list[int]:
 
 
 def that_handle(number: signal.Signals, leader: int) -> list[int]:
-    """The members of a session whom this signal does not simply end, the leader first."""
+    """Return the members of a session that handle this signal, the leader first."""
     pids = []
     for pid in sorted(members(leader), key=lambda pid: (pid != leader, pid)):
         with suppress(OSError):
@@ -229,12 +229,12 @@ def _handles(pid: int, number: signal.Signals) -> bool:
 
 
 def kill_descendants(pid: int) -> set[int]:
-    """End a process's children, theirs and so on; returns who is still there afterwards."""
+    """End all descendants of a process; return those that are still alive afterwards."""
     return _kill_and_unlink(lambda: descendants(pid))
 
 
 def kill_marked(mark: str) -> set[int]:
-    """End every other process of a run; returns who is still there afterwards."""
+    """End every other process of a run; return those that are still alive afterwards."""
     return _kill_until_none(lambda: marked(mark))
 
 
@@ -246,7 +246,7 @@ def _kill_and_unlink(look: Callable[[], set[int]]) -> set[int]:
 
 
 def _kill_until_none(look: Callable[[], set[int]]) -> set[int]:
-    """SIGKILL until a look finds nobody: one who is killed may just have started another."""
+    """Send SIGKILL until no process is found: one that is killed may have started another."""
     begun = time.monotonic()
     pause = 0.001
     empty = 0
@@ -265,14 +265,14 @@ def _kill_until_none(look: Callable[[], set[int]]) -> set[int]:
 
 
 def shared_files(pids: Iterable[int]) -> set[str]:
-    """The names in shared memory that these processes have open.
+    """Return the shared memory files that these processes have open.
 
-    vLLM's CPU kernels never unlink theirs, and no resource tracker knows of them.
+    vLLM's CPU kernels never unlink theirs, and no resource tracker knows them.
     """
     paths: set[str] = set()
     for pid in pids:
         with suppress(OSError):
-            # Not through psutil, which measures every mapping as well: too slow for an engine.
+            # Not through psutil, which also measures every mapping: too slow for an engine.
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 _, slash, name = line.partition(SHARED)
                 paths.add(slash + name)
@@ -280,7 +280,7 @@ def shared_files(pids: Iterable[int]) -> set[str]:
 
 
 def unlink_shared(paths: Iterable[str]) -> None:
-    """Give back shared memory whose processes have ended."""
+    """Unlink shared memory whose processes have ended."""
     for path in paths:
         if path.startswith(SHARED) and "/.." not in path:
             with suppress(OSError, ValueError):
@@ -288,7 +288,7 @@ def unlink_shared(paths: Iterable[str]) -> None:
 
 
 def listening(pids: Iterable[int]) -> set[str]:
-    """Where these processes take connections: "ADDRESS:PORT", or the name of a local socket."""
+    """Return these processes' listening addresses: "ADDRESS:PORT" or a local socket's name."""
     addresses: set[str] = set()
     for pid in pids:
         with suppress(psutil.Error, OSError):
@@ -299,12 +299,12 @@ def listening(pids: Iterable[int]) -> set[str]:
     return addresses
 
 
-#: In /proc/net/unix: the socket takes connections.
+#: In /proc/net/unix: the socket accepts connections.
 _ACCEPTS = 0x10000
 
 
 def _local_sockets(pid: int) -> set[str]:
-    """The names of a process's listening sockets in the file system, or after an @ outside it."""
+    """Return the names of a process's listening local sockets; abstract ones start with @."""
     own = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -318,12 +318,12 @@ def _local_sockets(pid: int) -> set[str]:
 
 
 def reached_from_outside(place: str) -> bool:
-    """Whether other machines can connect to a place that `listening` names."""
+    """Return whether other machines can connect to an address from `listening`."""
     return ":" in place and not place.startswith(("/", "@", "127.", "::1:", "::ffff:127."))
 
 
 def memory_mib(pids: Iterable[int]) -> float:
-    """Proportional set size in MiB: pages shared by forked processes are counted once."""
+    """Return the proportional set size in MiB: pages shared by forked processes count once."""
     total = 0
     for pid in pids:
         try:

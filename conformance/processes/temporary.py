@@ -1,9 +1,9 @@
-"""A private temporary folder for all processes of a run, gone when the run is.
+"""A private temporary folder for all processes of a run, removed with the run.
 
-vLLM's message queues are sockets, and its meeting points files, in the temporary folder; they
-stay there when a process is killed. In a folder of the run's own nobody else can reach them
-while they are there, and all are removed together. Shared memory has one place for all: what of
-it is the run's is known by its name, or noted in the folder, and goes with it.
+vLLM keeps sockets for message queues and rendezvous files in the temporary folder, and they stay
+there if a process is killed. In a folder per run nobody else can reach them, and all are removed
+together. Shared memory has no folders: the run's files there are identified by name, or listed in
+the run's folder, and removed with it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ PREFIX = "cfm-run-"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
-#: Files of a run's folder that note what is in shared memory, one for each worker.
+#: Files in a run's folder that list its shared memory, one for each worker.
 _SHARED = "shared"
 
-#: What a folder is called until it is held, and after how many seconds such a one is swept.
+#: The prefix of a folder until it is locked, and the seconds after which such a folder is swept.
 _NEW, _OLD = "cfm-new-", 60.0
 
 
-#: The longest path of a local socket, and where a folder is made that must leave more of it free.
+#: The longest path of a local socket, and the parent for a folder that must leave more room for it.
 _LONGEST, _SHORT = 107, Path("/tmp")  # noqa: S108 - a folder of our own is made there
 
 
 @contextmanager
 def folder(room: int = 0) -> Iterator[Path]:
-    """A folder that only this user can enter. Those of runs that were killed are swept, and what is
-    left of their processes is ended. `room` is how long the path of a socket may be below it.
+    """Create a folder that only this user can enter. Folders of killed runs are swept, and their
+    processes ended. `room` is the length of the longest socket path below the folder.
     """
     parent = Path(tempfile.gettempdir())
     if len(os.fsencode(parent)) + len(f"/{PREFIX}12345678/") + room > _LONGEST:
@@ -51,20 +51,20 @@ def folder(room: int = 0) -> Iterator[Path]:
     descriptor = os.open(new, _FOLDER)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        # Held before it has its name: a folder of that name that nobody holds is a dead run's.
+        # Lock before renaming: an unlocked folder with the final name belongs to a dead run.
         path = new.rename(parent / new.name.replace(_NEW, PREFIX))
         try:
             yield path
         finally:
             remove(path)
-            # A process of a run that was killed just before this one may have held on to its own.
+            # A process of a run that was killed just before may have kept its folder locked.
             _sweep()
     finally:
         os.close(descriptor)
 
 
 def hold() -> None:
-    """From a process of a run: its folder is in use until this process, and those forked from it,
+    """Lock the run's folder from one of its processes, until this process and those forked from it
     have ended.
     """
     path = Path(os.environ.get("TMPDIR", ""))
@@ -74,8 +74,9 @@ def hold() -> None:
 
 
 def name_shared() -> None:
-    """From a process of a run: what it and those forked from it put into shared memory, such as
-    vLLM's message queues, has the folder's name from its first moment: a kill may come in the next.
+    """Make this process of a run, and those forked from it, name shared memory after the run's
+    folder from the start. vLLM's message queues can then be identified even after an immediate
+    kill.
     """
     name = Path(os.environ.get("TMPDIR", "")).name
     if name.startswith(PREFIX):
@@ -84,7 +85,7 @@ def name_shared() -> None:
 
 
 def note_shared(names: Iterable[str]) -> None:
-    """From a process of a run: these are the run's files in shared memory."""
+    """List this process's shared memory files in the run's folder."""
     path = Path(os.environ.get("TMPDIR", ""))
     if path.name.startswith(PREFIX):
         with suppress(OSError):
@@ -92,7 +93,7 @@ def note_shared(names: Iterable[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a run's folder and its shared memory; anything else stays."""
+    """Remove a run's folder and its shared memory; any other path is left alone."""
     if path.name.startswith((PREFIX, _NEW)):
         for noted in path.glob(f"{_SHARED}-*"):
             with suppress(OSError, ValueError):
@@ -102,8 +103,8 @@ def remove(path: Path) -> None:
 
 
 def _shared_memory_of(path: Path) -> list[str]:
-    """Shared memory that has the name of a run's folder, or of the file in it at which vLLM's
-    processes met.
+    """Return the shared memory files named after a run's folder, or after vLLM's rendezvous file in
+    it.
     """
     names = (path.name, *(entry.name for entry in path.glob("vllm_dist_*")))
     starts = tuple(f"{name}-" for name in names)
@@ -115,11 +116,11 @@ def _shared_memory_of(path: Path) -> list[str]:
 
 
 def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
-    """What sends a process's temporary files there, but for compiled code, which is worth keeping
-    and would else lie where any user of the machine can put it first.
+    """Return environment variables that move temporary files to `path`, and compiled code to
+    `cache`. Compiled code is worth keeping, and other users must not be able to plant it.
 
-    It is kept by `device`, the hardware and what is chosen of its instructions: torch finds the
-    sources of another instruction set again, and cannot compile them.
+    It is kept per `device`, the hardware and its selected instructions: torch would find the
+    sources of another instruction set and fail to compile them.
     """
     kept = cache / "inductor" / hashlib.sha256(device.encode()).hexdigest()[:12]
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept))
@@ -127,7 +128,7 @@ def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
 
 
 def _sweep() -> None:
-    # Those that would have removed their run's folder are ended here, wherever that is.
+    # Orphans would have removed their run's folder, so their folders are removed wherever they are.
     theirs = _folders_of(sessions.orphans())
     sessions.end_orphans()
     for path in theirs | _of_runs(Path(tempfile.gettempdir())) | _of_runs(_SHORT):
@@ -139,7 +140,7 @@ def _sweep() -> None:
 
 
 def _folders_of(pids: Iterable[int]) -> set[Path]:
-    """The runs' folders that these processes have."""
+    """Return the runs' folders that these processes use."""
     named = {Path(sessions.variable(pid, "TMPDIR")) for pid in pids}
     return {path for path in named if path.name.startswith(PREFIX)}
 
@@ -149,7 +150,7 @@ def _of_runs(parent: Path) -> set[Path]:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove it unless some process holds it."""
+    """Remove a folder unless some process holds its lock."""
     descriptor = os.open(path, _FOLDER)
     try:
         with suppress(BlockingIOError):
