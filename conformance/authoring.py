@@ -167,15 +167,15 @@ class LogProbabilities(Protocol):
 
     @property
     def prompt(self) -> Tensor:
-        """Those of the prompt's tokens except the first, [tokens - 1, 1]."""
+        """The log-probabilities of the prompt's tokens except the first, [tokens - 1, 1]."""
 
     @property
     def chosen(self) -> list[Tensor]:
-        """That of the generated token, [1] per step."""
+        """The log-probability of the generated token, [1] per step."""
 
     @property
     def top(self) -> list[Tensor]:
-        """The largest, in descending order, [k] per step."""
+        """The largest log-probabilities, in descending order, [k] per step."""
 
     @property
     def ids(self) -> list[Tensor]:
@@ -213,8 +213,8 @@ class LM(Protocol):
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """The logits [rows, vocabulary] and ids int64 [rows] of those of a trace's `draws` that
-        this block runs for: all of them on transformers, one on vLLM.
+        """The logits [rows, vocabulary] and ids int64 [rows] of the trace's `draws` that this block
+        runs for: all of them on transformers, one on vLLM.
         """
 
     @property
@@ -333,7 +333,7 @@ class Run(Protocol):
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """The parts that `parts=` requested, by name; below that by layer if layers have it."""
+        """The parts that `parts=` requested, by name, and then by layer for parts of layers."""
 
     @property
     def ids(self) -> Tensor:

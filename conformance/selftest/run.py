@@ -51,9 +51,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a self-test injects where, and which detection limits it measures. A `whole` self-test
-    leaves out no fault and no backend; only there the share of faults inside engine, nnsight or
-    relay is checked.
+    """What a self-test injects, and which detection limits it measures. A `whole` one has every
+    fault and backend, and checks the share of faults inside engine, nnsight or relay.
     """
 
     models: tuple[Model, ...]
