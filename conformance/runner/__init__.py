@@ -1,9 +1,9 @@
-"""The parent of a run: starts workers, watches, kills, restarts, resumes.
+"""The parent process of a run: starts, watches, kills and restarts workers, and resumes runs.
 
     summary = run(planned, logs=run_folder.path / "zygotes", jobs=2, limits=Limits(),
                   device="cpu", cache=ObservationCache(folder), on_event=print)
 
-It needs none of the engines installed. What was observed is in the jobs' folders.
+It needs none of the engines installed. Observations are in the jobs' folders.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 
-#: Gives who runs the groups, of whoever would on this machine.
+#: Takes what runs groups on this machine, and returns what runs them instead.
 Hire = Callable[[Crew], Crew]
 
 
 def itself(local: Crew) -> Crew:
-    """This machine alone."""
+    """Run all groups on this machine."""
     return local
 
 
@@ -76,14 +76,13 @@ def run(
 ) -> Summary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
-    Every case of every job has an outcome afterwards, unless `Summary.interrupted`. No
-    process of the run is left. Cells with an outcome in their folder are not run again.
-    `device` names the hardware in the keys of the cache. `hire` has the groups run elsewhere; the
-    processes of this machine are begun all the same, for what must stay on it. Raises
-    ConformanceError for a graph that cannot be run, for a run that another process is working on,
-    and for processes that cannot be ended.
+    Afterwards every case of every job has an outcome, unless `Summary.interrupted`, and no process
+    of the run is left. Cells with an outcome in their folder are not run again. `device` names the
+    hardware in the cache's keys. `hire` can run the groups elsewhere; this machine still runs jobs
+    that must stay on it. Raises ConformanceError for a graph that cannot be run, a run that another
+    process is working on, and processes that cannot be ended.
     """
-    # Two runners in one folder would take each other's workers for their own.
+    # Two runners in one folder would confuse their workers.
     with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
         local = Local(
             logs,

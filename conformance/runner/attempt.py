@@ -1,4 +1,4 @@
-"""One worker's life as the runner sees it: its events, and the limit it is under."""
+"""One worker as the runner sees it: its events, and its time limits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from conformance.records import Status
 from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder
 
-#: How long those that hang may take to write their stacks to the log, all together.
+#: Seconds that all hanging processes together have to write their stacks to the log.
 _STACKS_WITHIN = 2.0
 
-#: After so long without another line, all of them are written.
+#: Seconds without another line after which the stacks are complete.
 _STACKS_SETTLE = 0.1
 
 
-#: What an event says besides its name.
+#: The fields of each event.
 _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
     "loading": {},
     "loaded": {"seconds": int | float, "shared": list},
     "started": {"case": str},
-    # Each run of a case that is run several times, and each of its traces, has the whole limit.
+    # Each run of a case that is run several times, and each of its traces, has the full limit.
     "again": {"case": str},
     "finished": {"case": str, "status": str, "seconds": int | float},
     "died": {"words": str, "outside": bool},
@@ -41,7 +41,7 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
 
 
 def _is_event(event: object) -> bool:
-    """Whether a line of the events' file is one that a worker writes."""
+    """Return whether this parsed line of the events file is a worker's event."""
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return False
     says = _SAYS.get(event["event"])
@@ -54,10 +54,10 @@ def _is_event(event: object) -> bool:
 
 @dataclass
 class Attempt:
-    """`case` is the cell being run, "" otherwise; `since` when the present phase began.
+    """One worker. `case` is the running cell, or ""; `since` is when the current phase began.
 
-    `shared` names what the engine had in shared memory once it was loaded, `killed` is
-    when it was killed for being `overdue`.
+    `shared` are the engine's shared memory files after loading. `killed` is when the worker was
+    killed for the reason in `overdue`.
     """
 
     folder: GroupFolder
@@ -79,7 +79,7 @@ class Attempt:
 
     @classmethod
     def begin(cls, folder: GroupFolder, number: int) -> Attempt:
-        """Look at the group's files from their present ends on."""
+        """Start to read the group's files at their current ends."""
         with suppress(FileNotFoundError):
             return cls(
                 folder, number, log_start=folder.log_size(), _read=folder.events.stat().st_size
@@ -87,14 +87,14 @@ class Attempt:
         return cls(folder, number, log_start=folder.log_size())
 
     def resume(self) -> None:
-        """Take note that the worker, which was idle, was given something to do."""
+        """Record that the idle worker got more cases."""
         self.phase, self.since = "between", time.monotonic()
 
     def started(self, pid: int) -> None:
         self.pid, self.phase, self.since = pid, "load", time.monotonic()
 
     def hear(self) -> list[dict[str, Any]]:
-        """The worker's new events, taken into account."""
+        """Read, apply and return the worker's new events."""
         try:
             with self.folder.events.open("rb") as file:
                 file.seek(self._read)
@@ -105,7 +105,7 @@ class Attempt:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         events = []
         for line in lines:
-            # What a trace writes to a descriptor of its worker's may stand between.
+            # Output of a trace to the worker's file descriptors may come between events.
             with suppress(ValueError):
                 event = loose_json.parsed(line)
                 if _is_event(event):
@@ -144,9 +144,9 @@ class Attempt:
         self.killed = time.monotonic()
 
     def _ask_for_stacks(self) -> None:
-        """Have the worker, and stages forked from it, write where they hang to the log.
+        """Make the worker, and stages forked from it, write their stacks to the log.
 
-        One after the other, because each writes in many small pieces.
+        One process at a time, since each writes in many small pieces.
         """
         until = time.monotonic() + _STACKS_WITHIN
         for pid in sessions.that_handle(signal.SIGUSR1, self.pid):
@@ -156,7 +156,7 @@ class Attempt:
             self._wait_for_log(before, until)
 
     def _wait_for_log(self, before: int, until: float) -> None:
-        """Until the log has grown and grows no more."""
+        """Wait until the log has grown and stopped growing."""
         size, changed = before, time.monotonic()
         while (now := time.monotonic()) < until:
             last, size = size, self.folder.log_size()

@@ -1,4 +1,4 @@
-"""Where the groups of a run are run: the seam between a run's order and the machines that work."""
+"""The interface between the order of a run and the machines that run its groups."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from conformance.store import ObservationCache
 
 
 class Crew(Protocol):
-    """Whoever runs groups: processes of this machine (`local.py`), or the machines of a cluster.
+    """What runs groups: processes of this machine (`local.py`), or the machines of a cluster.
 
-    A group that was begun is given back by `work` once, when it has ended and each of its cells
+    `work` returns each group that was begun exactly once, when it has ended and each of its cells
     has an outcome.
     """
 
     @property
     def peak_mib(self) -> float:
-        """Most memory of all its processes together, 0 where that is not known."""
+        """The peak memory of all its processes together, or 0 if unknown."""
         ...
 
     def has_room_for(self, planned: Planned) -> bool:
-        """Whether a group may be begun now."""
+        """Return whether a group may be begun now."""
         ...
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
-        """Have the group take what was finished before on hardware on which it may run here.
+        """Let the group reuse what was finished before on hardware on which it may run here.
 
         Raises ConformanceError as `GroupRun.reuse` does.
         """
         ...
 
     def prepare(self, waiting: Sequence[Planned]) -> None:
-        """These will be begun, in this order: what takes long may be made ready for them."""
+        """Pre-warm workers for these jobs, which will begin in this order."""
         ...
 
     def begin(self, group: GroupRun) -> None: ...
 
     def work(self) -> list[GroupRun]:
-        """Go on for a moment; the groups that have ended in it."""
+        """Make progress for a moment; return the groups that ended."""
         ...
 
     def keep_only(self, wanted: Sequence[Planned]) -> None:
-        """These are all that wait or run: what no other one needs may go."""
+        """Release what none of these jobs, which wait or run, needs."""
         ...
 
     def end(self) -> set[int]:
-        """End everything that runs, having heard what it finished; processes that cannot be."""
+        """End everything, after reading its events; return processes that cannot be ended."""
         ...

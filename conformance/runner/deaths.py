@@ -1,4 +1,4 @@
-"""What the end of a worker means, and who is tried again (pure)."""
+"""Why a worker ended, and which cells are retried (pure functions)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from conformance.processes import sessions
 from conformance.records import Case, Status
 
-#: A cell under which a worker died so often is recorded and not tried again.
+#: A cell is recorded as failed after this many workers died in it.
 DEATHS_OF_A_CELL = 2
 
-#: After so many workers in a row that finished no cell, the group is given up.
+#: A group is given up after this many workers in a row finished no cell.
 DEATHS_IN_A_ROW = 6
 
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a worker before its time.
+    """A worker that ended early.
 
-    `case` is the cell it was running, "" while loading or between cells; `final` says
-    that another worker would end alike, `harness` that the engine is not to blame, `outside`
-    that neither is: somebody else ended it.
+    `case` is the cell that it was running, "" while loading or between cells. `final` says that
+    another worker would end in the same way, `harness` that the engine is not the culprit, and
+    `outside` that someone killed it.
     """
 
     status: Status
@@ -37,10 +37,10 @@ class Death:
 def explain(
     status: int, *, case: str, loaded: bool, overdue: str, words: str, outside: bool = False
 ) -> Death:
-    """Name the end of a worker from its exit status (negative: the signal that ended it).
+    """Explain a worker's end from its exit status (negative: the signal that ended it).
 
-    `overdue` says which limit had passed when the runner killed it, `words` what the
-    worker itself said before it gave up on a dead engine, `outside` that somebody killed that.
+    `overdue` is the limit that had passed when the runner killed it, `words` the worker's message
+    about a dead engine, and `outside` whether that engine's process was killed from outside.
     """
     while_ = f"while running {case}" if case else "between cells" if loaded else "while loading"
     ended = f"the worker ended with exit status {status} {while_}"
@@ -80,10 +80,10 @@ def _signal(number: int) -> str:
 
 @dataclass
 class Trials:
-    """The cells of a group that have no outcome, in the order of the next worker.
+    """The cells of a group without an outcome, in the order for the next worker.
 
-    A cell under which a worker died runs again when the others are done, alone in a fresh worker.
-    After so many `tries` it is given up.
+    A cell in which a worker died is retried after the others, alone in a fresh worker. It is given
+    up after `tries` deaths.
     """
 
     waiting: list[Case]
@@ -98,12 +98,12 @@ class Trials:
         self.waiting = [case for case in self.waiting if case.key not in done]
 
     def for_next_worker(self) -> list[Case]:
-        """Return the cells that may share a worker; when there are none, one that may not."""
+        """Return the cells that may share a worker; if there are none, one that may not."""
         shared = [case for case in self.waiting if not self._deaths[case.key]]
         return shared or self.waiting[:1]
 
     def died(self, death: Death, *, progressed: bool) -> dict[str, Death]:
-        """The cells that are given up, each with what is recorded for it.
+        """Return the cells that are given up, each with the death to record for it.
 
         `progressed` says whether the worker had finished any cell before.
         """
@@ -124,7 +124,7 @@ class Trials:
         return given_up
 
     def _hopeless(self, case: Case, death: Death) -> Death:
-        """A cell is not blamed for the deaths of others: it says that it was not tried."""
+        """Return the cell's own last death or, if it was never tried, one that says so."""
         own = self._last.get(case.key)
         if own is not None:
             return own

@@ -1,4 +1,4 @@
-"""What the runner tells a progress display while it works."""
+"""The events that the runner reports to a progress display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.records import Status
 
 @dataclass(frozen=True)
 class GroupStarted:
-    """A worker was asked for; `attempt` counts from 1, `cells` are still to be run."""
+    """A worker was requested; `attempt` counts from 1, `cells` are still to be run."""
 
     id: str
     model: str
@@ -32,7 +32,7 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class CellFinished:
-    """`reused`: it was finished before, in this run or in another one."""
+    """A cell is finished; `reused` if that was before, in this or another run."""
 
     id: str
     case: str
@@ -43,7 +43,7 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A worker ended before its time; `case` is the cell it was running, if any."""
+    """A worker ended early; `case` is the cell it was running, if any."""
 
     id: str
     case: str

@@ -1,4 +1,4 @@
-"""One group from its job to its end: workers tried one after another, cells accounted for."""
+"""One group from its job to its end: its successive workers, and an outcome for every cell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from conformance.store.files import write_text
 
 
 class GroupRun:
-    """The runner's account of one group. Files are the worker's; this fills in what it left."""
+    """The runner's state of one group. The worker writes the files; this completes them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GroupRun:
         self.job = job
         self.folder = GroupFolder(job.folder)
         self.attempt: Attempt | None = None
-        #: Whether all cases that it was made with have an outcome, and it may get others.
+        #: Whether all initial cases have an outcome, while more may follow.
         self.rests = False
         self._followed = planned.follow is None
         self._more = self._barren = 0
@@ -62,7 +62,7 @@ class GroupRun:
         self._tail = ""
         self._hung: tuple[Frame, ...] = ()
         self._reason = ""
-        #: Where it runs, or was finished before; which machine of several, and those lost before.
+        #: The device where it runs or was finished; the machine, and the machines lost before.
         self.device = ""
         self.machine = ""
         self._lost: list[str] = []
@@ -72,10 +72,10 @@ class GroupRun:
         return not self._trials.waiting
 
     def reuse(self, devices: Sequence[str], cache: ObservationCache | None) -> None:
-        """Take what was finished before as done: of several devices, that on which most was.
+        """Reuse what was finished before; of several devices, use the one with the most.
 
-        Raises ConformanceError when the interpreter's versions, on which that depends,
-        cannot be known.
+        Raises ConformanceError if the interpreter's versions, which are part of the key, are
+        unknown.
         """
         keys = {each: keys_of(self.job, self.planned.launch, each) for each in devices}
         self.device = most_finished(self.folder, keys, cache)
@@ -97,18 +97,18 @@ class GroupRun:
         self._trials.finished(tuple(outcomes))
 
     def to_send(self) -> Job:
-        """The job as a machine elsewhere is told it, whose files come back into this folder."""
+        """Return the job for another machine, whose files are synced back into this folder."""
         return replace(self.job, cases=tuple(self._trials.waiting))
 
     def placed(self, device: str, machine: str) -> None:
-        """A machine elsewhere has begun it, with all that waits."""
+        """Record that another machine has begun the group, with all waiting cells."""
         self.give_up_machine()
         self.device, self.machine = device, machine
         self._keys = keys_of(self.job, self.planned.launch, device)
         self._note_keys(case.key for case in self._trials.waiting)
 
     def give_up_machine(self) -> None:
-        """The machine that had begun it is lost, or could not: what came of it there goes."""
+        """Drop the results of a machine that was lost or could not run the group."""
         if self.machine:
             self._lost.append(self.machine)
             for case in self._trials.waiting:
@@ -116,27 +116,27 @@ class GroupRun:
             self.finished_here, self.machine = 0, ""
 
     def heard(self, event: Event) -> None:
-        """What the machine's own runner told."""
+        """Handle an event of the machine's own runner."""
         self.finished_here += isinstance(event, CellFinished)
         self._tell(event)
 
     def missing(self) -> tuple[str, ...]:
-        """The cells that have no outcome."""
+        """Return the cells that have no outcome."""
         self._trials.finished(self.folder.finished())
         return tuple(case.key for case in self._trials.waiting)
 
     def _note_keys(self, cases: Iterable[str]) -> None:
-        """Cells without a noted key are run again by a resumed run."""
+        """Write the cells' keys; a resumed run repeats cells without one."""
         if keys := {case: self._keys[case] for case in cases if case in self._keys}:
             self.folder.write_keys({**self.folder.keys(), **keys})
 
     def keep(self, cache: ObservationCache) -> None:
-        """Put what was observed into the cache."""
+        """Put the observations into the cache."""
         for case, key in self._keys.items():
             cache.keep(key, self.folder, case)
 
     def next_job(self) -> Path:
-        """Write what the next worker is told, and look out for its events."""
+        """Write the next worker's job, and prepare to read its events."""
         if self._starts == 0:
             self._begun = time.monotonic()
             self._note_keys(case.key for case in self._trials.waiting)
@@ -163,7 +163,7 @@ class GroupRun:
         return path
 
     def watch(self, limits: Limits) -> None:
-        """Pass on what the worker said; kill it when it has been silent for too long."""
+        """Pass on the worker's events; kill it if it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
             own = self.planned.limits or limits
@@ -191,7 +191,7 @@ class GroupRun:
         attempt.resume()
 
     def hear_out(self) -> None:
-        """Pass on what a worker said before it was killed: what it finished counts."""
+        """Pass on a killed worker's last events: the cells it finished count."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
 
@@ -210,7 +210,7 @@ class GroupRun:
                     )
 
     def ended(self, status: int) -> bool:
-        """Account for a worker that has ended; True when another one is needed."""
+        """Account for a worker that has ended; return whether another one is needed."""
         attempt = self.attempt
         if attempt is None:
             return False
@@ -220,7 +220,7 @@ class GroupRun:
         sessions.unlink_shared(attempt.shared)
         self._trials.finished(self.folder.finished())
         if attempt.phase == "close" and (attempt.finished or not self._trials.waiting):
-            # It has done what it meant to do; how its shutdown went harms no cell.
+            # It finished its cells; a failed shutdown does not affect them.
             if attempt.overdue or status:
                 ended = attempt.overdue or f"the worker ended with status {status}"
                 self._reason = f"after its last cell: {ended}"
@@ -255,10 +255,10 @@ class GroupRun:
         return self._needs_another(attempt)
 
     def _needs_another(self, attempt: Attempt) -> bool:
-        """Return whether another worker is needed: cases have no outcome, or may follow.
+        """Return whether another worker is needed, since cases have no outcome or may follow.
 
-        A worker that ended without having finished a case says nothing about those that may follow,
-        and is replaced a few times only.
+        A worker that ended without finishing a case says nothing about later cases, so it is
+        replaced only a few times.
         """
         if self._trials.waiting:
             return True
@@ -274,9 +274,9 @@ class GroupRun:
         return self.attempt is not None and self.attempt.phase == "idle"
 
     def _may_be_the_blocks(self, death: Death, log: str) -> bool:
-        """Return whether a user's case has ended without a word of what has ended its process:
-        faulthandler, which every process of an engine has, writes one where a signal of its own
-        does, and the worker gives the error of an engine that raised one.
+        """Return whether a user's case may have ended its process without a message. faulthandler,
+        enabled in all processes of an engine, reports fatal signals, and the worker reports an
+        engine's own errors.
         """
         ended = death.status in {Status.CRASH, Status.MISSING} and bool(death.case)
         said = "Fatal Python error" in log or "(raised as: " in death.reason
@@ -284,7 +284,7 @@ class GroupRun:
         return ended and not said and is_a_users(scenario, self.job.scenarios)
 
     def _hung_in_the_block(self, death: Death, attempt: Attempt, tail: str) -> None:
-        """Record a cell whose worker hung in the block itself, as any other worker would."""
+        """Record a cell whose worker hung in the block itself: a retry would hang too."""
         outcome = Outcome(
             death.status,
             time.monotonic() - attempt.since,
@@ -298,8 +298,8 @@ class GroupRun:
         self._tell(CellFinished(self.planned.id, death.case, outcome.status, outcome.seconds))
 
     def refuse(self, reason: str, *, harness: bool = False) -> None:
-        """No worker can be started: every cell that is left says why, and whether the harness is
-        to blame for it.
+        """Give up all remaining cells for this reason, because no worker can be started. `harness`
+        says whether the harness caused that.
         """
         self._trials.finished(self.folder.finished())
         self._failure = Death(Status.ERROR, reason, harness=harness)
@@ -323,12 +323,12 @@ class GroupRun:
             self._tell(CellFinished(self.planned.id, key, death.status, seconds))
 
     def close(self) -> Group:
-        """The group's own record, complete: how often it was started, and what went wrong."""
+        """Write and return the group's complete record: its starts, and what went wrong."""
         record: Group | None = None
-        with suppress(ConformanceError):  # a damaged one is written anew
+        with suppress(ConformanceError):  # a damaged record is replaced
             record = self.folder.group()
         model, backend = self.job.model.id, self.job.column.id
-        if self.machine or self._lost:  # whose own account came with its files
+        if self.machine or self._lost:  # the machine's own record came with its files
             group = replace(
                 record or Group(model, backend), machine=self.machine, lost=tuple(self._lost)
             )

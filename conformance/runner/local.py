@@ -1,4 +1,4 @@
-"""Groups on this machine: workers of warm zygotes, heard, and ended where they are overdue."""
+"""Groups on this machine: workers forked by warm zygotes, watched, and killed when overdue."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from conformance.runner.pool import Pool
 from conformance.runner.timeouts import Limits
 from conformance.store import ObservationCache
 
-#: How long the loop may wait for a message before it looks at the events' files.
+#: Seconds to wait for a message before reading the events files again.
 _LOOK_EVERY = 0.05
 
-#: Memory is measured this often, in seconds, and less often where that costs more than
-#: this share of the time: an engine's pages are many.
+#: Seconds between memory measurements, at least and at most. An engine has many pages, so measuring
+#: may take no more than this share of the time.
 _WEIGH_EVERY = (2.0, 20.0)
 _WEIGH_SHARE = 0.005
 
-#: How long a zygote may take to report the end of a worker that was killed, in seconds.
+#: Seconds that a zygote has to report the end of a killed worker.
 _REPORTED_WITHIN = 15.0
 
 
 class Local:
-    """At most `jobs` groups at a time, each a worker; `device` names the hardware."""
+    """Runs at most `jobs` groups at a time, one worker each; `device` names the hardware."""
 
     def __init__(
         self, logs: Path, *, jobs: int, limits: Limits, device: str, places: Mapping[str, str]
@@ -43,14 +43,14 @@ class Local:
         self._ended: list[GroupRun] = []
         self._weigh_at = 0.0
 
-    def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all are alike here
+    def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all jobs are equal here
         return sum(not group.idle for group in self.running.values()) < self._jobs
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         group.reuse((self._device,), cache)
 
     def prepare(self, waiting: Sequence[Planned]) -> None:
-        """Import ahead what is wanted next: a worker's slot should not wait for imports."""
+        """Import what comes next in advance, so that no worker has to wait for imports."""
         for planned in waiting:
             self._pool.warm(planned.launch, most=max(2, self._jobs))
 
@@ -100,7 +100,7 @@ class Local:
                 self._worker_ended(group, message["status"])
 
     def _replace_lost(self) -> None:
-        """The workers of a zygote that is gone go with it; their groups get others."""
+        """Replace the workers of a zygote that is gone, which end with it."""
         since = time.monotonic() - _REPORTED_WITHIN
         running = [group for group in self.running.values() if group.attempt is not None]
         deaf = {

@@ -1,4 +1,4 @@
-"""The parent's loop: begin what is ready, account for what has ended, and leave nobody behind."""
+"""The parent's loop: begins what is ready, accounts for what has ended, cleans up."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Runner:
             time.monotonic() - begun,
             self._crew.peak_mib,
             interrupted,
-            # Of every group, wherever in its end the run was interrupted.
+            # All groups, including ones still closing when the run was interrupted.
             sum(group.finished_here for group in self._begun),
             self._resumed,
         )
@@ -74,19 +74,19 @@ class Runner:
         self._crew.prepare(self._waiting)
 
     def _ready(self, planned: Planned) -> bool:
-        """Whether all that this job waits for has ended, or come as far as it needs."""
+        """Return whether everything this job waits for has ended, or progressed far enough."""
         return all(map(self._has_run, (*planned.after, *planned.needs))) and all(
             self._has(job, case) or job in self._done for job, case in planned.needs_cells
         )
 
     def _has_run(self, job: str) -> bool:
-        """Return whether a job has ended, or has run the cases that it was made with."""
+        """Return whether a job has ended, or has run its initial cases."""
         group = self._running.get(job)
         return job in self._done or (group is not None and group.rests)
 
     def _has(self, job: str, case: str) -> bool:
-        """Whether a cell of a job that runs has gone well. What another machine has observed comes
-        home with the rest of its group.
+        """Return whether a cell of a running job succeeded. Another machine's cells are synced only
+        when their whole group ends.
         """
         group = self._running.get(job)
         outcome = group.folder.outcome(case) if group is not None else None
@@ -96,7 +96,7 @@ class Runner:
         why = self._broken(planned)
         try:
             job = planned.make()
-        except Exception as error:  # noqa: BLE001 - the caller's code, and one job's concern
+        except Exception as error:  # noqa: BLE001 - the caller's code; concerns one job only
             self._unmade(planned, why or f"{type(error).__name__}: {error}")
             return
         if job is None:
@@ -112,7 +112,7 @@ class Runner:
         if job.cases and group.nothing_waiting:
             self._close(group)
         elif why:
-            # What it needs is a checkpoint or the reference: no engine has anything to do with it.
+            # It lacks a checkpoint or the reference, which is not the engine's error.
             group.refuse(why, harness=True)
             self._close(group)
         else:
@@ -128,7 +128,7 @@ class Runner:
         self._finish(planned, Done(ok=False, reason=reason))
 
     def _broken(self, planned: Planned) -> str:
-        """What went wrong with the jobs this one cannot do without, "" when nothing did."""
+        """Return the errors of the failed jobs that this one needs, or ""."""
         needs = (*planned.needs, *(job for job, _ in planned.needs_cells))
         needed = [job for job in needs if job in self._done]
         return "; ".join(
@@ -153,13 +153,13 @@ class Runner:
         self._crew.keep_only([*self._waiting, *running])
 
 
-#: What asks a run to end: Ctrl-C, a `timeout` or a scheduler, a terminal that is closed.
+#: Signals that ask a run to end: from Ctrl-C, `timeout` or a scheduler, or a closed terminal.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def _handled(numbers: Sequence[signal.Signals], by: Callable[..., object] | int) -> Iterator[None]:
-    """Have these signals handled so. Only the main thread may ask for that."""
+    """Handle these signals this way inside the with block, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -172,15 +172,15 @@ def _handled(numbers: Sequence[signal.Signals], by: Callable[..., object] | int)
 
 
 def _told_to_end_as_by_ctrl_c() -> AbstractContextManager[None]:
-    """What is finished is kept, and nobody is left behind, however a run is told to end.
+    """Handle other ending signals like Ctrl-C: keep what is finished, and leave no process behind.
 
     A signal that is ignored from outside (nohup, a shell's background job) stays ignored, and one
-    that the command hears already is its own.
+    that the command already handles is left to it.
     """
     heard = [number for number in _ENDING[1:] if signal.getsignal(number) is signal.SIG_DFL]
     return _handled(heard, signal.default_int_handler)
 
 
 def _uninterrupted() -> AbstractContextManager[None]:
-    """A second Ctrl-C must not leave processes behind."""
+    """Ignore a second Ctrl-C, which would leave processes behind."""
     return _handled(_ENDING, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What the runner is asked to do, and what it says at the end."""
+"""The runner's input, planned jobs, and its result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from conformance.runner.timeouts import Limits
 
 @dataclass(frozen=True)
 class Launch:
-    """Where a worker runs. Jobs with equal launches share one zygote.
+    """How to start a worker. Jobs with equal launches share one zygote.
 
-    `preload` is the module the zygote imports before it forks; `env` is added to the
+    `preload` is the module that the zygote imports before it forks; `env` is added to the
     environment.
     """
 
@@ -29,7 +29,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Further:
-    """Cases for an engine that is open already, each of which may take so many seconds."""
+    """Cases for an engine that is already open, with a time limit for each in seconds."""
 
     cases: tuple[Case, ...]
     seconds: float = math.inf
@@ -37,23 +37,21 @@ class Further:
 
 @dataclass(frozen=True)
 class Planned:
-    """One worker's job, made when those it waits for are done.
+    """One worker's job, created once the jobs it waits for are done.
 
-    `make` may return None: nothing to do. It is called after every job of `after` and
-    `needs` has ended; when one of `needs` failed, the job's cells become errors with that
-    one's words. The jobs of `needs_cells` are needed likewise, but it does not wait for their end
-    where the cell (`Case.key`) that stands beside each has gone well before.
-    With `cached`, finished observations come from the cache and go there.
-    `folder` is the group's: there it is said when no job could be made. `limits` are its own, in
-    place of those for all; `load` is how many seconds loading may take where that is more than the
-    limit: a download, for one.
-    A cell is given up when `tries` workers have died under it.
-    `ours` is a job of the harness itself, such as the reference: what failed in it is no outcome,
-    and is tried again by a resumed run.
-    `at_home` is a job that must run on the machine that the run was started on.
-    `follow` is called while the worker has run all of its cases: it returns further cases for the
-    same engine, none to end it, or None to keep it waiting. Jobs that need this one do not wait for
-    that end.
+    - `make` may return None: nothing to do. It is called after all jobs in `after` and `needs` have
+      ended. If one of `needs` failed, this job's cells become errors with that job's message.
+    - `needs_cells` are jobs that are needed too, but only until the given cell (`Case.key`)
+      succeeded.
+    - `cached`: finished observations come from the cache and go there.
+    - `folder` is the group's, where an error of `make` is recorded.
+    - `limits` replace the run's limits; `load` raises the limit for loading, such as for a
+      download.
+    - `tries`: a cell is given up when this many workers have died in it.
+    - `ours` marks a job of the harness, such as the reference: a resumed run retries its failures.
+    - `at_home` marks a job that must run on the machine on which the run was started.
+    - `follow` is called while the worker is idle: it returns further cases for the same engine,
+      none to end it, or None to keep it waiting. Jobs that need this one do not wait for that end.
     """
 
     id: str
@@ -73,13 +71,13 @@ class Planned:
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """The jobs that must have begun, at least, before this one may be."""
+        """The jobs that must have begun, at least, before this one may begin."""
         return (*self.after, *self.needs, *(job for job, _ in self.needs_cells))
 
 
 @dataclass(frozen=True)
 class Done:
-    """How one planned job ended. `group` is None when nothing was to be done."""
+    """The result of one planned job. `group` is None if there was nothing to do."""
 
     ok: bool
     reason: str = ""
@@ -88,7 +86,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of the run as a whole. `peak_mib` is of all its processes together."""
+    """The result of a whole run. `peak_mib` is the peak memory of all its processes together."""
 
     done: Mapping[str, Done]
     seconds: float
@@ -99,7 +97,7 @@ class Summary:
 
 
 def check(planned: Sequence[Planned]) -> None:
-    """Raises ConformanceError for a graph that could not be run to its end."""
+    """Raise ConformanceError if the graph of jobs cannot be completed."""
     names = {group.id for group in planned}
     if len(names) != len(planned):
         raise ConformanceError("two planned jobs have the same id")

@@ -1,4 +1,4 @@
-"""One zygote for each launch that is wanted: started, replaced, given up, ended."""
+"""One zygote per launch: started, replaced, given up, ended."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from conformance.runner import zygotes
 from conformance.runner.planned import Launch
 from conformance.runner.zygotes import Zygote
 
-#: A zygote that served and then ended, or that ended by a signal (somebody's, or its own imports'
-#: crash: nothing tells them apart but that the latter come again), is started anew; after so many
-#: ends it is given up.
+#: A zygote is restarted if it ended after it was ready, or by a signal: either someone killed it or
+#: its imports crashed, and only the latter repeats. After this many starts it is given up.
 ZYGOTE_STARTS = 3
 
-#: How the reason begins of a group whose interpreter has what the engine needs not, or broken.
+#: The beginning of the reason if the interpreter lacks what the engine needs, or has it broken.
 CANNOT_IMPORT = "the engine cannot be imported"
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """Why no worker can be had of a launch. `slow`: its imports took too long, as on a machine
-    that is busy with other things, of which no engine is to blame.
+    """Why a launch gets no more workers. `slow`: its imports took too long, as on a busy machine,
+    which is not the engine's error.
     """
 
     words: str
@@ -32,7 +31,7 @@ class Unusable:
 
 
 class Pool:
-    """`unusable` says why no worker can be had of a launch any more."""
+    """The zygotes of a run; `unusable` says why a launch gets no more workers."""
 
     def __init__(self, logs: Path, *, mark: str, imports: float, places: Mapping[str, str]) -> None:
         self.unusable: dict[Launch, Unusable] = {}
@@ -44,7 +43,7 @@ class Pool:
         self._starts: dict[Launch, int] = {}
 
     def start(self, launch: Launch) -> None:
-        """Have a zygote for this launch, unless it is unusable."""
+        """Start a zygote for this launch, unless there is one or it is unusable."""
         if launch in self._zygotes or launch in self.unusable:
             return
         self._starts[launch] = self._starts.get(launch, 0) + 1
@@ -58,7 +57,7 @@ class Pool:
             self.unusable[launch] = Unusable(f"{launch.python} cannot be started: {error}")
 
     def warm(self, launch: Launch, *, most: int) -> None:
-        """Start a zygote ahead of its use, if it never had one and there are fewer."""
+        """Start a zygote in advance if the launch never had one and there are fewer than `most`."""
         if len(self._zygotes) < most and launch not in self._starts:
             self.start(launch)
 
@@ -69,7 +68,7 @@ class Pool:
         return launch in self._zygotes and self._zygotes[launch].ready
 
     def hear(self, seconds: float) -> list[dict[str, Any]]:
-        """What zygotes have said about workers, waited for at most so long."""
+        """Return the zygotes' messages about workers; wait at most `seconds`."""
         if not self._zygotes:
             return []
         with selectors.DefaultSelector() as selector:
@@ -79,9 +78,9 @@ class Pool:
         return [message for zygote in ready for message in zygote.hear()]
 
     def take_lost(self, deaf: Collection[Launch]) -> dict[Launch, str]:
-        """End and forget the zygotes that serve no more, each with why.
+        """End and forget the zygotes that no longer serve; return the reason for each.
 
-        `deaf` are those that no longer answer. What cannot be tried again is `unusable`.
+        `deaf` are those that no longer answer. Launches that cannot be retried become `unusable`.
         """
         lost: dict[Launch, str] = {}
         for launch, zygote in list(self._zygotes.items()):
@@ -105,7 +104,7 @@ class Pool:
         return lost
 
     def keep_only(self, wanted: Collection[Launch]) -> None:
-        """End the zygotes that nobody will ask any more."""
+        """End the zygotes that are no longer needed."""
         for launch in set(self._zygotes) - set(wanted):
             self._zygotes.pop(launch).end()
 

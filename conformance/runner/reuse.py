@@ -1,4 +1,4 @@
-"""Which cells are done already: in this run's folder, or in the cache."""
+"""Which cells are already done, in this run's folder or in the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conformance.store import (
 )
 from conformance.store.opened import unchanged
 
-#: How systems and engines say that a machine had no room, which it may have the next time.
+#: Messages of systems and engines when a machine has too little space, which may be temporary.
 NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Insufficient space in /dev/shm"
     r"|Cannot allocate memory"
@@ -30,7 +30,7 @@ NO_ROOM = re.compile(
 
 
 def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
-    """The content key of each case. Raises ConformanceError when the interpreter is unusable."""
+    """Return each case's content key. Raises ConformanceError if the interpreter is unusable."""
     surroundings = {
         "python": installed_in(launch.python).get("python", ""),
         "installed": files_installed_in(launch.python, cache_folder() / "installed"),
@@ -58,8 +58,8 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
 def most_finished(
     folder: GroupFolder, keys: Mapping[str, Mapping[str, str]], cache: ObservationCache | None
 ) -> str:
-    """Of several devices, by the keys that the cells have on each, the one on which most of them
-    were observed, here or for the cache. No group is of two kinds of machine.
+    """Return the device on which most cells were observed, here or in the cache. `keys` has the
+    cells' keys on each device. One group never mixes devices.
     """
     if len(keys) == 1:
         return next(iter(keys))
@@ -81,12 +81,11 @@ def finished_before(
     ours: bool = False,
     folders: Sequence[Path] = (),
 ) -> dict[str, Outcome]:
-    """The cells of an interrupted run that still stand.
+    """Return the cells of an interrupted run that are still valid.
 
-    One that was observed under another key, or with other files than are there now (`folders` are
-    the scenarios'), is damaged, or failed for our own reasons (in a job
-    that is `ours`: for any but a refusal), by somebody's kill or for want of room on the machine
-    is dropped, so that it is observed again.
+    Drops cells that must be observed again: damaged ones, ones with another key or changed input
+    files (`folders` are the scenarios'), and ones that failed for the harness's reasons, by a kill
+    from outside or for lack of space. In a job that is `ours`, any failure but a refusal counts.
     """
     old = folder.keys()
     outcomes: dict[str, Outcome] = {}
@@ -115,9 +114,9 @@ def take(
     ours: bool = False,
     folders: Sequence[Path] = (),
 ) -> tuple[dict[str, Outcome], Group | None]:
-    """The cells that need not be run, brought into the run's folder.
+    """Return the cells that need not be run, after bringing them into the run's folder.
 
-    Also the group that observed one which came from the cache.
+    Also return the group record that came with a cell from the cache.
     """
     outcomes = finished_before(folder, keys, ours=ours, folders=folders)
     group: Group | None = None

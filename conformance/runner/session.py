@@ -1,4 +1,4 @@
-"""The runner's engines as a search uses them: cases go to engines that stay, outcomes come back."""
+"""The runner's engines for a search: cases go to engines that stay open."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Generator, Mapping
 
 from conformance.runner import Event, Further, GroupFinished
 
-#: Cases by the id of the job whose engine runs them.
+#: The cases to run, by the id of the job whose engine runs them.
 Request = Mapping[str, Further]
 
-#: A search: it yields what is to be run, and goes on when every case has an outcome.
+#: A search: yields the cases to run, and is resumed when every case has an outcome.
 Steps = Generator[Request, None, None]
 
 
 class Session:
-    """Hands the cases of a search to the engines of these jobs, as they come to rest."""
+    """Hands the cases of a search to the engines of these jobs when they are idle."""
 
     def __init__(self, jobs: set[str], steps: Steps) -> None:
         self._steps = steps
@@ -25,13 +25,13 @@ class Session:
         self.error: Exception | None = None
 
     def hear(self, event: Event) -> None:
-        """Take note of an engine that has ended for good."""
+        """Record an engine that has ended for good."""
         if isinstance(event, GroupFinished):
             self._alive.discard(event.id)
             self._queue.pop(event.id, None)
 
     def follow(self, job: str) -> Further | None:
-        """Return what the idle engine of a job runs next, None to wait; see `Planned.follow`."""
+        """Return what the idle engine of a job runs next, or None to wait; see `Planned.follow`."""
         self._idle.add(job)
         if not self._ended and self._idle >= self._alive and not self._queue:
             self._advance()
@@ -41,7 +41,7 @@ class Session:
         return Further(()) if self._ended else None
 
     def _advance(self) -> None:
-        """Go on with the search until it wants something of an engine that is there."""
+        """Resume the search until it requests cases for a living engine."""
         try:
             while not self._queue:
                 wanted = next(self._steps)

@@ -1,4 +1,4 @@
-"""Whose code a worker hung in, by the stacks that it wrote before it was killed (pure)."""
+"""Where a worker hung, from the stacks that it wrote before it was killed (pure functions)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from conformance.records import Frame, Owner
 
-#: As `faulthandler` writes one thread's stack, the innermost call first.
+#: The header of a thread's stack from `faulthandler`, innermost call first.
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*\(most recent call first\):$", re.MULTILINE)
 _CALL = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
-#: Where a block waits in Python's own library, it waits itself.
+#: A block that waits in Python's own library is itself the one waiting.
 _LIBRARY = re.compile(r"/lib/python3\.\d+/(?!site-packages/)|^<frozen ")
-#: How nnsight names the code of a block that it runs.
+#: nnsight's file names for the code of a block.
 _BLOCK = re.compile(r"<(?:edit|nnsight)[^>]*>")
 
 
 def in_the_trace(log: str, scenarios: Sequence[Path]) -> tuple[Frame, ...]:
-    """The line of the block that a thread was in; nothing where each was in somebody else's code,
-    as one that waits for the engine is.
+    """Return the line of the block in which a thread hung, or nothing if every thread was in other
+    code, such as waiting for the engine.
     """
     for stack in _THREAD.split(log)[1:]:
-        # A stack ends where its calls do: what follows is the log's.
+        # A blank line ends the stack; the rest is other output.
         calls = _CALL.findall(stack.partition("\n\n")[0])
         own = next(((path, line) for path, line in calls if not _LIBRARY.search(path)), None)
         if own is None:

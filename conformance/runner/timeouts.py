@@ -1,4 +1,4 @@
-"""How long a worker may be in each of its phases before it is killed."""
+"""The time limits of a worker's phases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds until these are given up: a cell, a load, the shutdown after the last cell, and
-    the imports of a zygote.
+    """Time limits in seconds: for a cell, a load, the shutdown after the last cell, and the imports
+    of a zygote.
     """
 
     cell: float = 60.0
@@ -18,7 +18,7 @@ class Limits:
     imports: float = 300.0
 
     def of(self, phase: str) -> tuple[float, str]:
-        """How long a worker may be in this phase, and what to say of one that is longer."""
+        """Return the limit of a phase, and the message for a worker that exceeds it."""
         match phase:
             case "load" | "waiting":
                 return self.load, f"the engine did not load within {self.load:g} s"

@@ -1,4 +1,4 @@
-"""The runner's end of its zygotes: start them, ask them for workers, hear of their ends."""
+"""The runner's side of its zygotes: starts them, requests workers, and reads their messages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from conformance.environments import importable
 from conformance.processes import sessions
 from conformance.runner.planned import Launch
 
-#: A zygote has one thread while it forks, and its workers share the machine with others.
+#: A zygote must have one thread when it forks, and its workers share the machine with others.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass
 class Zygote:
-    """One warm process. `words` says why it cannot serve any more, "" while it can."""
+    """One warm process. `words` is why it can no longer serve, or ""."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
@@ -36,11 +36,11 @@ class Zygote:
     _buffer: bytes = b""
 
     def ask(self, identifier: str, job: Path) -> None:
-        with suppress(OSError):  # its end is heard by `hear`
+        with suppress(OSError):  # `hear` notices its end
             self.socket.sendall(json.dumps({"id": identifier, "job": str(job)}).encode() + b"\n")
 
     def hear(self) -> list[dict[str, Any]]:
-        """The messages that have come; sets `ready` and `words`."""
+        """Return the new messages about workers; sets `ready` and `words`."""
         try:
             data = self.socket.recv(65536, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -61,12 +61,12 @@ class Zygote:
 
     @property
     def killed(self) -> bool:
-        """Whether it has ended by a signal: by somebody's, or by one that its imports came to."""
+        """Whether a signal ended it, from outside or from a crash in its imports."""
         return (self.process.poll() or 0) < 0
 
     @property
     def crashed(self) -> bool:
-        """Whether it was one that others do not send as a rule."""
+        """Whether the signal is one that is not usually sent from outside."""
         return self.killed and -self.process.returncode not in sessions.FROM_OUTSIDE
 
     def overdue(self, limit: float) -> bool:
@@ -74,7 +74,7 @@ class Zygote:
 
     def end(self) -> None:
         """Kill it; its workers die with it."""
-        # Killed before the socket closes: it would take that for the end of the whole run.
+        # Kill before closing the socket, which it would take for the end of the run.
         sessions.kill(self.process.pid)
         self.process.wait()
         self.socket.close()
@@ -92,8 +92,8 @@ class Zygote:
 def start(
     launch: Launch, *, log: Path, mark: str, places: Mapping[str, str] = MappingProxyType({})
 ) -> Zygote:
-    """Start a zygote; raises OSError when the interpreter cannot be executed. `places` are
-    variables that say where it may put files.
+    """Start a zygote. Raises OSError if the interpreter cannot be executed. `places` are
+    environment variables that say where it may put files.
     """
     ours, its = socket.socketpair()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def start(
                 stdout=output,
                 stderr=output,
                 env={**environment(launch, os.environ, mark), **places},
-                # A signal to the runner's process group is the runner's to handle.
+                # The runner handles signals to its process group.
                 start_new_session=True,
             )
         except OSError:
@@ -122,10 +122,10 @@ def start(
 
 
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
-    """A zygote's environment; this package is found under another interpreter too."""
+    """Return a zygote's environment, which makes this package importable in other interpreters."""
     marked = {sessions.MARK: mark, **sessions.KEEPS_MARK}
     variables = {**_ENVIRONMENT, **base, **dict(launch.env), **marked}
-    # Whatever the user's locale: torch and vLLM read files of their own as the locale says.
+    # Independent of the user's locale, with which torch and vLLM would read their own files.
     variables["PYTHONUTF8"] = "1"
     paths = [str(importable()), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
