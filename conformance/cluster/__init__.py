@@ -1,12 +1,12 @@
-"""The groups of a run on the machines of a Ray cluster.
+"""Running the groups of a run on the machines of a Ray cluster.
 
     with connected("ray://head:10001") as cluster:
         summary = runner.run(planned, …, hire=cluster.hire(limits))
 
-Ray places each group by what it needs, keeps what many groups need in its object store, and runs a
-group again elsewhere when its machine is lost. On a machine a group is run by the very runner that
-would run it at home (`node.py`); what that writes comes home, as it is written, into the one folder
-of the run (`homeward.py`). Which machine may run what is told in words (`machines.py`).
+Ray allocates each group by its needs, shares uploads in its object store, and retries a group on
+another machine when its machine is lost. A machine runs a group with the same runner as the driver
+would (`node.py`). Its files are synced into the run's folder as they are written (`homeward.py`).
+`machines.py` says why a machine may not run a group.
 """
 
 from __future__ import annotations

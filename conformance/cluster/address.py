@@ -1,4 +1,4 @@
-"""What `--on` may say (pure)."""
+"""The values of `--on` (pure functions)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from conformance.errors import ConformanceError
 
-#: `host:port`, with or without Ray's own scheme; an IPv6 address stands in brackets.
+#: `host:port`, with or without Ray's scheme; an IPv6 address is in brackets.
 _PLACE = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
 class Address:
-    """`place` is as Ray takes it; "" for what RAY_ADDRESS names, else a new one on this machine."""
+    """`place` is an address for Ray; "" for RAY_ADDRESS or, without that, a new local cluster."""
 
     place: str = ""
 
@@ -22,7 +22,7 @@ class Address:
 
 
 def parsed(text: str) -> Address:
-    """Raises ConformanceError for anything else than `ray`, `ray://HOST:PORT` or `HOST:PORT`."""
+    """Parse `ray`, `ray://HOST:PORT` or `HOST:PORT`. Raises ConformanceError for other text."""
     if text == "ray":
         return Address()
     if _PLACE.fullmatch(text) is None:

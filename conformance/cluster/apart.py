@@ -1,7 +1,7 @@
-"""A process that Ray may end, and one that waits for it.
+"""A process that Ray may end, and its parent, which cleans up.
 
-Where its node or its head is gone, Ray ends the process that has joined the cluster at once, with 1
-and no word of ours: as if a cell had failed, and with all that was to be cleared away still there.
+If its node or head is lost, Ray exits the process that joined the cluster, with status 1 and no
+message. That would look like a failed cell, and leave everything to be cleaned up.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ from contextlib import suppress
 from conformance.errors import ConformanceError, ExitCode
 from conformance.processes import sessions, temporary
 
-#: Handed on to the process that works, whose end is then waited for.
+#: Signals passed on to the working process, whose end is then awaited.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def apart() -> int | None:
-    """Go on in a process of its own: there it returns None, and here what that one has ended with.
+    """Continue in a forked process. Return None there, and that process's exit status here.
 
-    Raises ConformanceError, when nothing of it is left, where that did not come to an end of its
-    own.
+    Raises ConformanceError, after cleaning up, if the process did not exit regularly.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     said, says = os.pipe()
-    # Waited for rather than handled: a handler of Python's runs late for a signal that comes just
-    # before a wait begins, and one that comes before it is installed would end the wrong process.
+    # Use sigwait, not handlers: a Python handler runs late for a signal just before a wait, and a
+    # signal before a handler is installed would end the wrong process.
     heard = {number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard | {signal.SIGCHLD})
     pid = os.fork()
     if pid == 0:
         sessions.die_with_parent()
-        # A terminal's Ctrl-C reaches it once: by the one that waits.
+        # Its own process group, so that Ctrl-C reaches it once, from its parent.
         os.setpgid(0, 0)
         os.close(said)
-        atexit.register(os.write, says, b".")  # which Ray's way out of a process leaves out
+        atexit.register(os.write, says, b".")  # not run when Ray exits the process
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
     os.close(says)
-    os.set_blocking(said, False)  # others may still have the end that was written to
+    os.set_blocking(said, False)  # other processes may still hold the write end
     code = _end(pid, heard)
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
@@ -50,7 +49,7 @@ def apart() -> int | None:
     with suppress(BlockingIOError):
         if os.read(said, 1):
             return code
-    # Sweeps what a run that was killed has left, processes and folders.
+    # Sweeps the processes and folders of killed runs.
     with temporary.folder():
         pass
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with {code}"
@@ -62,11 +61,11 @@ def apart() -> int | None:
 
 
 def _end(pid: int, heard: set[signal.Signals]) -> int:
-    """What the process has ended with; what is heard meanwhile is handed on to it."""
+    """Wait for the process and return its exit status; pass signals on to it."""
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
         number = signal.sigwait(heard | {signal.SIGCHLD})
         if number in heard:
-            os.kill(pid, number)  # not waited for yet, so the number is still its own
+            os.kill(pid, number)  # not reaped yet, so the number is still its own

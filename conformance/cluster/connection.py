@@ -1,4 +1,4 @@
-"""To a Ray cluster and back: joined, asked what it is, and left as it was found."""
+"""The connection to a Ray cluster: joining, surveying and leaving it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from conformance.processes import sessions, temporary
 from conformance.runner import Crew, Hire, Limits
 from conformance.store import installed
 
-#: Has Ray take the loopback for this machine's address wherever it would take the one that leads
-#: out. Read when Ray is imported.
+#: Makes Ray use the loopback as this machine's address instead of the outward-facing one. Read when
+#: Ray is imported.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
-#: So many seconds a head of our own may be silent: nobody would start it again.
+#: Seconds that our own head may be silent: nobody would restart it.
 _HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
 
-#: How long the path of Ray's sockets is below its folder: a session's name, of 42 characters where
-#: a process's number has seven, and `sockets/plasma_store`.
+#: The longest path of Ray's sockets below its folder: a session's name, 42 characters with a
+#: seven-digit process id, and `sockets/plasma_store`.
 _SOCKETS = len("ray/") + 42 + len("/sockets/plasma_store")
 
-#: Ray tells its makers of each cluster otherwise.
+#: Disables Ray's usage reports to its developers.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class Cluster:
-    """A cluster that this process has joined. `ours` is one that it has started."""
+    """A cluster that this process has joined; `ours` if it also started it."""
 
     def __init__(self, ray: Any, address: Address, *, ours: bool) -> None:
         self.ray = ray
@@ -48,7 +48,7 @@ class Cluster:
         self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
 
     def hire(self, limits: Limits, *, most: int | None = None) -> Hire:
-        """Has groups run on the cluster, at most so many at a time; else all that can begin."""
+        """Run groups on the cluster, at most `most` at a time, or as many as fit."""
 
         def hired(local: Crew) -> Crew:
             return OnRay(self.ray, self.machines, self.expected, local, limits=limits, most=most)
@@ -58,13 +58,13 @@ class Cluster:
 
 @contextmanager
 def connected(address: Address) -> Iterator[Cluster]:
-    """Join the cluster; leave it, or end the one that was started here, at the end.
+    """Join the cluster. On exit leave it, or end it if it was started here.
 
-    Raises ConformanceError when Ray is not installed, or no cluster answers there.
+    Raises ConformanceError if Ray is not installed or no cluster answers.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    # Not what Ray finds by itself: it looks through a file in /tmp, and all users' processes.
+    # Do not let Ray search: it reads a file in /tmp and all users' processes.
     place = address.place or os.environ.get("RAY_ADDRESS", "")
     if place:
         with _joined(address, {"address": place}) as ray:
@@ -72,9 +72,9 @@ def connected(address: Address) -> Iterator[Cluster]:
         return
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
     os.environ.update({**_LOOPBACK, **_HEAD, **secret})
-    # Begun before the folder is held, and so held by nobody when that has ended.
+    # Fork before the folder is locked, so that the child does not hold the lock.
     with _nothing_left(), temporary.folder(room=_SOCKETS) as folder:
-        # Below it: Ray has its own folder entered by everybody.
+        # In a subfolder, since Ray makes its own folder accessible to everybody.
         own = {"address": "local", "include_dashboard": False, "_temp_dir": str(folder / "ray")}
         with _joined(address, {**own, **_store()}) as ray:
             yield Cluster(ray, address, ours=True)
@@ -82,8 +82,8 @@ def connected(address: Address) -> Iterator[Cluster]:
 
 @contextmanager
 def _nothing_left() -> Iterator[None]:
-    """Have what Ray starts end with this process, however that ends: some of it would wait for a
-    minute for a head that is gone. A process of its own sees to it.
+    """Make Ray's processes end with this one, however it ends; some would wait a minute for a lost
+    head. A forked process does this.
     """
     mark = sessions.new_mark()
     hears, alive = os.pipe()
@@ -94,7 +94,7 @@ def _nothing_left() -> Iterator[None]:
             os.close(alive)
             os.read(hears, 1)
             sessions.kill_marked(mark)
-            with temporary.folder():  # which sweeps
+            with temporary.folder():  # sweeps on entry
                 pass
         finally:
             os._exit(0)
@@ -109,8 +109,8 @@ def _nothing_left() -> Iterator[None]:
 
 
 def _store() -> dict[str, int]:
-    """Each process of Ray's maps the whole store, which is a third of the machine's memory, where
-    nobody says otherwise.
+    """Limit the store if the address space is limited: each of Ray's processes maps the whole
+    store, by default a third of the machine's memory.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return {} if limit == resource.RLIM_INFINITY else {"object_store_memory": limit // 4}
@@ -119,8 +119,8 @@ def _store() -> dict[str, int]:
 @contextmanager
 def _joined(address: Address, options: Mapping[str, Any]) -> Iterator[Any]:
     ray = _ray()
-    # By Ray a termination ends the process at once (SystemExit); a run ends as by Ctrl-C, and keeps
-    # what it has.
+    # Ray's handler of SIGTERM exits at once (SystemExit). A run must end as on Ctrl-C and keep its
+    # results.
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
@@ -145,7 +145,7 @@ def _joined(address: Address, options: Mapping[str, Any]) -> Iterator[Any]:
 def _ray() -> Any:
     try:
         import ray
-        import ray.util.queue  # of Ray's own parts the one that is not imported with it
+        import ray.util.queue  # the only part of Ray used here that `import ray` does not import
     except ImportError as error:
         raise ConformanceError(
             f"Ray cannot be used here: {error}", remedy="pip install 'conformance[ray]'"

@@ -1,4 +1,4 @@
-"""At home: groups given to Ray, and what the machines send of them put into the run's folder."""
+"""The driver's side: submits groups to Ray, and syncs their files into the run's folder."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from conformance.runner import Crew, Limits, Planned
 from conformance.runner.group import GroupRun
 from conformance.store import ObservationCache, installed_in
 
-#: So often Ray begins a group again whose machine was lost, before the harness has failed.
+#: How often Ray restarts a group whose machine was lost, before the harness gives up.
 RETRIES = 2
 
-#: So many messages wait at home, each of at most a piece: whoever sends more is kept waiting.
+#: The most messages that wait at the driver, each at most one piece; further senders block.
 _WAITING = 64
 
-#: How long a look at what has come may take, and how long until it is asked again who lives.
+#: Seconds that one wait for messages may take, and between checks of the living nodes.
 _LOOK_EVERY, _ALIVE_EVERY = 0.1, 2.0
 
-#: How long groups may take to end after Ctrl-C, and to send what they have finished.
+#: Seconds that groups have after Ctrl-C to end and to sync what they have finished.
 _ENDS_WITHIN = 20.0
 
 
 @dataclass
 class _Away:
-    """A group that Ray has. `attempt` is whose messages count, `node` where that runs."""
+    """A remote job. Only messages of `attempt` count, which runs on `node`."""
 
     group: GroupRun
     needs: needs.Needs
@@ -45,14 +45,14 @@ class _Away:
     attempt: str = ""
     node: str = ""
     arriving: Arriving | None = None
-    #: Machines that cannot run this group, or were not to.
+    #: Machines that must not run this group, with the reason.
     excluded: dict[str, str] = field(default_factory=dict)
 
 
 class OnRay:
-    """Groups on the machines of a cluster, but for those that must run at home.
+    """Runs groups on the machines of a cluster, except for those that must run on the driver.
 
-    No model is split between kinds of machine: its columns are compared to the last bit.
+    A model is never split between kinds of machine, since its columns are compared bitwise.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class OnRay:
         model = group.job.model.id
         kinds = {machine.device for machine in self._machines.values() if not machine.cannot}
         settled = self._kinds.get(model)
-        if not kinds:  # nothing will run; what is there may still be taken
+        if not kinds:  # nothing will run, but finished cells can be reused
             self._local.reuse(group, cache)
             return
         group.reuse((settled,) if settled else sorted(kinds), cache)
@@ -126,7 +126,7 @@ class OnRay:
 
     def keep_only(self, wanted: Sequence[Planned]) -> None:
         self._local.keep_only([planned for planned in wanted if planned.at_home])
-        # What lies in the object store for a model whose groups have all ended is given back.
+        # Release the uploads of models whose groups have all ended.
         models = {planned.folder.parent.name for planned in wanted if planned.folder is not None}
         self._packed = {
             path: packed for path, packed in self._packed.items() if packed["model"] in models
@@ -136,7 +136,7 @@ class OnRay:
         references = [away.reference for away in self._away.values()]
         for reference in references:
             with suppress(self._ray.exceptions.RayError):
-                self._ray.cancel(reference)  # as Ctrl-C: its runner ends what it began
+                self._ray.cancel(reference)  # as on Ctrl-C: its runner ends what it began
         until = time.monotonic() + _ENDS_WITHIN
         with suppress(ConformanceError, self._ray.exceptions.RayError):
             while references and time.monotonic() < until:
@@ -156,7 +156,7 @@ class OnRay:
     # --- what goes out ------------------------------------------------------
 
     def _give(self, away: _Away) -> None:
-        """Have Ray place it on a machine that is not known to be unable."""
+        """Submit a remote job, excluding the machines that cannot run it."""
         group, job = away.group, away.group.to_send()
         self._away[group.planned.id] = away
         if self._refused(away):
@@ -212,7 +212,7 @@ class OnRay:
         return {**unlike, **unable, **away.excluded}
 
     def _refused(self, away: _Away) -> bool:
-        """Whether nobody can run it, which is then said of its cells."""
+        """Return whether no machine can run it, and record that for its cells."""
         why = machines.nowhere(away.needs, tuple(self._machines.values()), self._excluded(away))
         if why:
             self._close(away, why)
@@ -221,11 +221,11 @@ class OnRay:
     # --- what comes back ----------------------------------------------------
 
     def _take(self, message: Any, *, only_hear: bool = False) -> None:
-        if isinstance(message, tuple):  # from a machine that cannot even say it in our words
+        if isinstance(message, tuple):  # from a machine that cannot import this package
             group, node, words = message
             message = Message(group, "", node, Ended(words, at_all=True))
         else:
-            message = pickle.loads(message)  # noqa: S301 - of a machine that runs code as this user
+            message = pickle.loads(message)  # noqa: S301 - the machine may run code as this user
         away = self._away.get(message.group)
         if away is None:
             return
@@ -233,7 +233,7 @@ class OnRay:
             self._begun(away, message.attempt, message.says)
             return
         if message.attempt != away.attempt and not isinstance(message.says, Ended):
-            return  # late, from a machine that counts as lost
+            return  # a late message from a machine that counts as lost
         match message.says:
             case Part() as part:
                 self._put(away, part)
@@ -250,7 +250,7 @@ class OnRay:
 
     def _begun(self, away: _Away, attempt: str, begun: Begun) -> None:
         known = self._machines.get(begun.node)
-        if known is None:  # it has joined since
+        if known is None:  # it joined later
             known = Machine(begun.node, begun.machine, {}, begun.device)
             self._machines[begun.node] = known
         away.attempt, away.node = attempt, begun.node
@@ -281,7 +281,7 @@ class OnRay:
         self._give(away)
 
     def _look_at_failures(self) -> None:
-        """What Ray has given up is nobody's fault but ours."""
+        """Close groups that Ray gave up, as failures of the harness."""
         running = {away.reference: away for away in self._away.values() if away.reference}
         done, _ = (
             self._ray.wait(list(running), num_returns=len(running), timeout=0)
@@ -295,7 +295,7 @@ class OnRay:
                 self._close(running[reference], _words(error))
 
     def _look_who_lives(self) -> None:
-        """A group whose machine has died waits for another, which must be there."""
+        """Refuse groups whose machine died if no other machine can run them."""
         if not self._away or time.monotonic() < self._alive_at:
             return
         self._alive_at = time.monotonic() + _ALIVE_EVERY
@@ -316,7 +316,7 @@ class OnRay:
                     self._ray.cancel(away.reference, force=True)
 
     def _close(self, away: _Away, why: str = "") -> None:
-        """It has ended; where the harness could not, for the reason given."""
+        """End a group; with a reason `why`, as a failure of the harness."""
         if why:
             away.group.refuse(why, harness=True)
         del self._away[away.group.planned.id]
@@ -334,10 +334,10 @@ def _words(error: BaseException) -> str:
 
 
 class _Post:
-    """Ray's own queue, on the machine at home; a thread takes what comes.
+    """Ray's queue on the driver's machine; a thread reads it.
 
-    The thread, because Ctrl-C interrupts the main one wherever it is: what the queue had given
-    away by then would be lost.
+    Ctrl-C interrupts the main thread anywhere, which would lose what it had just taken from the
+    queue.
     """
 
     def __init__(self, ray: Any) -> None:
@@ -359,9 +359,9 @@ class _Post:
         self._thread.start()
 
     def come(self, seconds: float) -> list[Any]:
-        """What has come, waited for at most so long.
+        """Return the messages that have arrived, after waiting at most `seconds`.
 
-        Raises ConformanceError when the cluster is gone.
+        Raises ConformanceError if the cluster is gone.
         """
         messages: list[Any] = []
         with suppress(queue.Empty):
@@ -378,7 +378,7 @@ class _Post:
         return messages
 
     def last(self) -> list[Any]:
-        """What was sent before now."""
+        """Return everything that was sent before now."""
         self._ended.set()
         self._thread.join(timeout=_ENDS_WITHIN)
         return self.come(0)
@@ -399,6 +399,6 @@ class _Post:
                 except Empty:
                     if ending:
                         return
-        except Exception as error:  # noqa: BLE001 - told where it is heard
+        except Exception as error:  # noqa: BLE001 - raised again by `come`
             if not self._ended.is_set():
                 self._come.put(error)

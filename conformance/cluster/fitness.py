@@ -1,4 +1,4 @@
-"""On a machine of a cluster: whether it can stand in for the one that the run was started on."""
+"""Checks on a cluster's machine that it can stand in for the driver's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.errors import ConformanceError
 from conformance.runner.reuse import NO_ROOM
 from conformance.store import GroupFolder, installed, installed_in
 
-#: What a group writes before it is sent home, and a checkpoint besides: less is no room.
+#: What a group writes before it is synced, and a checkpoint. Less free space is too little.
 ROOM_MIB = 512
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -22,7 +22,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @cache
 def code_digest() -> str:
-    """Changes with every edit of this package, but for the version that a build writes."""
+    """Return a digest of this package's source, without the version file that a build writes."""
     package = Path(__file__).parent.parent
     hashed = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -33,14 +33,14 @@ def code_digest() -> str:
 
 
 def lacking(expected: Expected) -> str:
-    """What of this interpreter is not as expected, in words; "" when all is."""
+    """Return how this interpreter differs from the expected one, or ""."""
     if code_digest() != expected.code:
         return "has another conformance than the one that the run was started with"
     return different(expected.versions, installed())
 
 
 def other(python: Path, versions: Mapping[str, str]) -> str:
-    """The same of another interpreter."""
+    """Return how another interpreter differs from the expected versions, or ""."""
     try:
         return different(versions, installed_in(python))
     except ConformanceError as error:
@@ -48,7 +48,7 @@ def other(python: Path, versions: Mapping[str, str]) -> str:
 
 
 def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Two environments' versions compared, in words (pure)."""
+    """Return how an environment's versions differ from the wanted ones, or "" (pure)."""
     unlike = [
         f"{name} {there.get(name, 'missing')} instead of {version}"
         for name, version in wanted.items()
@@ -60,7 +60,7 @@ def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
 
 
 def without_room(*places: Path) -> str:
-    """Whose disk has too little room for a group, in words; "" when all have."""
+    """Return which disk has too little space for a group, or ""."""
     for place in places:
         standing = next(path for path in (place, *place.absolute().parents) if path.is_dir())
         free = shutil.disk_usage(standing).free >> 20
@@ -70,7 +70,7 @@ def without_room(*places: Path) -> str:
 
 
 def filled_up(folder: GroupFolder) -> str:
-    """Whether a group's cells failed for want of room on the machine, in words."""
+    """Return the reason if a group's cells failed for lack of space on the machine, or ""."""
     for key in folder.finished():
         outcome = folder.outcome(key)
         if outcome is not None and NO_ROOM.search(outcome.reason):
@@ -82,5 +82,5 @@ def filled_up(folder: GroupFolder) -> str:
 
 
 def no_room(error: OSError) -> str:
-    """The same of what a file could not be written for, "" for any other reason."""
+    """Return the reason if a file could not be written for lack of space, or ""."""
     return f"has no room any more: {error}" if error.errno in _FULL else ""

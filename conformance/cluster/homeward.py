@@ -1,4 +1,4 @@
-"""The files of a group's folder on their way home, as they are written."""
+"""Syncing the files of a group's folder to the driver as they are written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Self
 from conformance.cluster.messages import Part
 from conformance.store import GroupFolder
 
-#: So much of a file is sent at a time, and so often it is looked whether there is more.
+#: The bytes of a file sent at a time, and the seconds between checks for more.
 PIECE = 4 << 20
 _EVERY = 0.2
 
-#: What a group's folder may hold. Nothing else is written at home, whatever a machine sends.
+#: The files of a group's folder. The driver writes no others, whatever a machine sends.
 _OURS = re.compile(
     r"log\.txt|events\.jsonl|group\.json|job(\.\d+)?\.json"
     r"|cells/[A-Za-z0-9_][\w.+~=,@-]*/(outcome\.json|observations\.safetensors)",
@@ -26,7 +26,7 @@ _OURS = re.compile(
 
 
 class Homeward:
-    """On a machine: sends what a group's folder has got since the last look, and looks often."""
+    """On a machine: regularly sends what was added to a group's folder."""
 
     def __init__(self, folder: Path, send: Callable[[Part], None]) -> None:
         self._folder = GroupFolder(folder)
@@ -42,7 +42,7 @@ class Homeward:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send what is left. Raises what kept the thread from it."""
+        """Send the rest. Raises the exception that stopped the thread."""
         self._ended.set()
         self._thread.join()
         if self._failure is not None:
@@ -53,7 +53,7 @@ class Homeward:
         try:
             while not self._ended.wait(_EVERY):
                 self.look()
-        except Exception as error:  # noqa: BLE001 - told where the group ends
+        except Exception as error:  # noqa: BLE001 - raised again when the group ends
             self._failure = error
 
     def look(self) -> None:
@@ -66,12 +66,12 @@ class Homeward:
             self._whole(outcome.with_name("observations.safetensors"))
             self._whole(outcome)
         for path in sorted(self._folder.path.glob("*.json")):
-            if path.name != "keys.json":  # home has its own, which name what lies there
+            if path.name != "keys.json":  # the driver has its own, for its files
                 self._whole(path)
 
     def _grown(self, path: Path) -> None:
         with suppress(FileNotFoundError), path.open("rb") as file:
-            if path not in self._offsets:  # an empty log is one as well
+            if path not in self._offsets:  # an empty log counts too
                 self._offsets[path] = 0
                 self._send(Part(self._name(path), 0, b"", grows=True))
             file.seek(self._offsets[path])
@@ -84,7 +84,7 @@ class Homeward:
             state = _state(path)
             if self._sent.get(path) == state:
                 return
-            # Replaced by a rename, never changed: what is open stays what it is.
+            # Files are replaced by a rename and never changed, so an open one is stable.
             with path.open("rb") as file:
                 for offset, data, last in _pieces(file.read, path.stat().st_size):
                     self._send(Part(self._name(path), offset, data, last))
@@ -111,7 +111,7 @@ def _pieces(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, byte
 
 
 class Arriving:
-    """At home: puts what comes from one machine into the group's folder, behind what is there."""
+    """On the driver: puts one machine's files into the group's folder, after existing content."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -122,7 +122,7 @@ class Arriving:
         }
 
     def take(self, part: Part) -> None:
-        """Raises ValueError for what no group has, OSError where there is no room."""
+        """Write one part. Raises ValueError for a path no group has, OSError on a full disk."""
         if _OURS.fullmatch(part.path) is None:
             raise ValueError(f"no group has a file {part.path!r}")
         path = self._folder / part.path
@@ -141,7 +141,7 @@ class Arriving:
 
 
 def _write(path: Path, offset: int, data: bytes) -> None:
-    """Behind what is there, or over it: no link is followed, and nothing is left out between."""
+    """Write at the offset, which may not leave a gap. Links are not followed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb") as file:
         if not 0 <= offset <= os.fstat(descriptor).st_size:

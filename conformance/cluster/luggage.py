@@ -1,8 +1,8 @@
-"""The folders and files that a group reads, through Ray's object store.
+"""Upload of the folders and files that a group reads, through Ray's object store.
 
-A checkpoint is put there once for all groups of its model, and each machine takes it once: into its
-own cache, under the name it has at home. Where the machines share a file system it is found in its
-place, and nothing travels. All else is small, and is unpacked for each group.
+A checkpoint is uploaded once for all groups of its model, and each machine downloads it once, into
+its cache, under the driver's name for it. If the machines share a file system, it is used in place.
+Everything else is small and unpacked for each group.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from conformance.builtin.one_layer import ONE_LAYER
 from conformance.records import Job
 from conformance.scenario import folders_of
 
-#: Files travel in pieces: a checkpoint may be larger than what is to be held in memory at once.
+#: The bytes per piece: a whole checkpoint may not fit into memory.
 PIECE = 64 << 20
 
-#: What no scenario reads, and may be large.
+#: Folders that no scenario reads and that may be large.
 _LEFT = {"__pycache__", ".git"}
 
-#: Gives what was put.
+#: Returns uploaded content.
 Get = Callable[[Any], bytes]
 
-#: `path` at home, and each file: its path below it ("" when it is a file itself), its time, pieces.
+#: `path` on the driver, and for each file its path below it ("" for itself), time and pieces.
 Packed = dict[str, Any]
 
 
 def places(job: Job) -> tuple[Path, ...]:
-    """What its workers read, besides the checkpoint."""
+    """Return the paths that the job's workers read, other than the checkpoint."""
     probe = () if job.probe is None else (job.probe,)
     observed = tuple(
         Path(case.options["observations"]) for case in job.cases if case.scenario == ONE_LAYER.name
@@ -42,7 +42,7 @@ def places(job: Job) -> tuple[Path, ...]:
 
 
 def moved(job: Job, where: Mapping[Path, Path]) -> Job:
-    """The same job where what it reads lies elsewhere."""
+    """Return the job with its inputs at other paths."""
     folders = tuple(where[path] for path in folders_of(job.scenarios))
     return replace(
         job,
@@ -69,7 +69,7 @@ def size(path: Path) -> int:
 
 
 def packed(path: Path, put: Callable[[bytes], Any]) -> Packed:
-    """This folder or file, its contents handed to `put`, which says what stands for them."""
+    """Upload this folder or file: pass its contents to `put`, which returns references."""
     files = []
     for file in _files(path):
         relative = "" if file == path else file.relative_to(path).as_posix()
@@ -80,7 +80,7 @@ def packed(path: Path, put: Callable[[bytes], Any]) -> Packed:
 
 
 def unpacked(packed: Packed, target: Path, get: Get) -> None:
-    """Write it to `target`. Times are kept: a checkpoint's seal holds them."""
+    """Write an upload to `target`. Times are kept, since a checkpoint's seal contains them."""
     if not packed["files"]:
         target.mkdir(parents=True, exist_ok=True)
     for relative, mtime, pieces in packed["files"]:
@@ -95,7 +95,7 @@ def unpacked(packed: Packed, target: Path, get: Get) -> None:
 
 
 def checkpoint(at_home: Path, digest: str, packed: Packed, cache: Path, get: Get) -> Path:
-    """The checkpoint with this digest, on this machine: where it is at home, else in the cache."""
+    """Return the checkpoint with this digest: at the driver's path if it is there, or cached."""
     for place in (at_home, cache / "checkpoints" / at_home.name):
         found = checkpoints.opened(place)
         if found is not None and found.digest == digest:

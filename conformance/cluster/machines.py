@@ -1,4 +1,4 @@
-"""The machines of a cluster: what each has, and why one cannot take part."""
+"""The machines of a cluster: their resources, and why one cannot take part."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from conformance.cluster import shim
 from conformance.cluster.messages import Expected
 from conformance.cluster.needs import Needs
 
-#: How long a machine may take to say what it is: it imports torch for that.
+#: Seconds that a machine has to answer; it imports torch for that.
 _ANSWERS_WITHIN = 120.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A node of the cluster. `cannot` says in words why no group can be run on it; "" as far as is
-    known. `device` is the kind of machine that it is, "" where it could not say.
+    """A node of the cluster. `cannot` is why no group can run on it, "" if no reason is known.
+    `device` is its kind of machine, "" if it did not say.
     """
 
     node: str
@@ -29,12 +29,12 @@ class Machine:
 
 
 def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
-    """The living nodes, as Ray tells of them."""
+    """Return the living nodes as Ray reports them."""
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
 def survey(ray: Any, expected: Expected) -> tuple[Machine, ...]:
-    """Ask every machine what it is."""
+    """Ask every machine for its kind and whether it can take part."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.cloudpickle.register_pickle_by_value(shim)
@@ -67,7 +67,7 @@ def _machine(ray: Any, node: Mapping[str, Any], answer: Any, *, answered: bool) 
 
 
 def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
-    """The same with names that tell them apart, where several are of one host."""
+    """Return the machines with distinct names, also if several are on one host."""
     hosts = [machine.name for machine in machines]
     return tuple(
         replace(machine, name=f"{machine.name}#{machine.node[:6]}")
@@ -78,18 +78,18 @@ def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
 
 
 def with_gpus(machines: Sequence[Machine]) -> bool:
-    """Whether groups run on GPUs: where there are any, as on one machine that has some."""
+    """Return whether groups run on GPUs: if any machine has some."""
     return any(machine.resources.get("GPU", 0) for machine in machines)
 
 
 def described(resources: Mapping[str, float]) -> str:
-    """What a machine has, in words."""
+    """Return a machine's resources as text."""
     memory = resources.get("memory", 0) / (1 << 30)
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {memory:.1f} GiB"
 
 
 def nowhere(needs: Needs, machines: Sequence[Machine], excluded: Mapping[str, str]) -> str:
-    """Why none of these machines can run what has these needs; "" where one can (pure)."""
+    """Return why none of these machines can run something with these needs, or "" (pure)."""
     reasons = []
     for machine in machines:
         why = machine.cannot or excluded.get(machine.node) or needs.lacking(machine.resources)

@@ -1,4 +1,4 @@
-"""What a machine is told of a group, and what it says while it runs it."""
+"""The messages to a machine about a group, and the machine's messages while it runs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from conformance.runner import Event, Limits
 
 @dataclass(frozen=True)
 class Expected:
-    """What a machine must have to stand in for the one that the run was started on.
+    """What a machine must have to stand in for the driver's.
 
-    `code` is the digest of this package, `versions` those of the harness's own interpreter.
-    `arithmetic` are the variables by which numbers come out as they do.
+    `code` is the digest of this package, `versions` those of the harness's interpreter,
+    `arithmetic` the environment variables that affect numerical results.
     """
 
     code: str
@@ -25,8 +25,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Errand:
-    """One group. `python` is the interpreter of its workers, None for the machine's own, and
-    `versions` what that must have. `device` is the kind of machine that it must run on, "" for any.
+    """One remote job. `python` is its workers' interpreter, None for the machine's own, and
+    `versions` what that must have. `device` is the required kind of machine, "" for any.
     """
 
     group: str
@@ -45,7 +45,7 @@ class Errand:
 
 @dataclass(frozen=True)
 class Begun:
-    """A machine has taken the group on. `device` is the kind of machine that it is."""
+    """A machine has started the group. `device` is its kind of machine."""
 
     node: str
     machine: str
@@ -54,8 +54,8 @@ class Begun:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a file of the group's folder. What `grows` is appended to; anything else is put in
-    place when its `last` piece has come.
+    """A piece of a file in the group's folder. If it `grows`, it is appended; other files are put
+    in place when their `last` piece has arrived.
     """
 
     path: str
@@ -67,8 +67,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Ended:
-    """The group has come to its end there; or the machine `cannot` run it, and why: not this one,
-    or, as long as it is like that, none (`at_all`).
+    """The group has ended there; or the machine `cannot` run it, for this reason. With `at_all`, it
+    can run no group in its current state.
     """
 
     cannot: str = ""
@@ -77,8 +77,8 @@ class Ended:
 
 @dataclass(frozen=True)
 class Message:
-    """`attempt` is another one each time that the group is begun: what comes late from a machine
-    that counts as lost is known by it.
+    """A message to the driver. `attempt` differs each time the group is started, so late messages
+    from a lost machine are recognised.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""What a group needs of a machine (pure)."""
+"""A group's resource needs (pure functions)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from conformance.records import Backend
 
 MIB = 1 << 20
 
-#: Memory of a worker besides weights, for each rank: libraries, a trace, what is observed. Half as
-#: much again as was seen of tiny models, where there is nothing else (docs/scale.md), and more.
+#: A worker's memory per rank without weights: libraries, a trace, observations. At least one and a
+#: half times what tiny models use (docs/scale.md), which have nothing else.
 _BESIDES = {"vllm": 2048 * MIB, "": 1536 * MIB}
 
-#: How many times the checkpoint's size, in bf16, an engine holds at most: the reference in float32
-#: and bf16 with a copy that is rounded otherwise, others while they load.
+#: The most copies of the checkpoint, in bf16 sizes, that an engine holds: the reference holds
+#: float32, bf16 and a copy with other roundings; others hold copies while loading.
 _COPIES = {"reference": 5, "": 3}
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Ray's own resources. Memory in bytes."""
+    """Ray's resources. Memory is in bytes."""
 
     cpus: int
     gpus: int
     memory: int
 
     def lacking(self, resources: Mapping[str, float]) -> str:
-        """What a machine with these in all has too little of, in words; "" when it could do."""
+        """Return what a machine with these total resources has too little of, or ""."""
         short = [
             f"{_amount(resources.get(name, 0), unit)} of {_amount(wanted, unit)} {words}"
             for name, words, unit, wanted in (
@@ -46,7 +46,7 @@ def _amount(value: float, unit: int) -> str:
 
 
 def of(backend: Backend, weights: int, *, gpus: bool) -> Needs:
-    """What its groups need. `weights` is the checkpoint's size; with `gpus` every rank has one."""
+    """Return a backend's needs. `weights` is the checkpoint's size; `gpus` gives each rank one."""
     ranks = backend.pipeline * backend.tensor
     besides = _BESIDES["vllm" if backend.engine in FRONTS else ""]
     copies = _COPIES.get(backend.engine, _COPIES[""])

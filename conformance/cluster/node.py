@@ -1,4 +1,4 @@
-"""On a machine of a cluster: one group, by the runner that would run it at home."""
+"""On a machine of a cluster: one group, run by the same runner as on the driver."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from conformance.store import GroupFolder
 
 
 def seen(expected: Expected) -> dict[str, str]:
-    """What this machine is, and in words why it cannot stand in for the one that asks."""
+    """Return this machine's kind, and why it cannot stand in for the driver's, or ""."""
     machine.set_arithmetic(expected.arithmetic)
     cannot = fitness.lacking(expected) or fitness.without_room(*_disks())
     return {"device": machine.conditions(), "cannot": cannot}
 
 
 def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node: str) -> None:
-    """Run the group, and send home what is written as it is."""
+    """Run the group, and sync its files to the driver as they are written."""
     import ray
 
     attempt = uuid.uuid4().hex
     sending = threading.Lock()
 
     def send(says: Any) -> None:
-        with sending:  # the runner's thread and that of the files
-            # As bytes: the queue need not know this package.
+        with sending:  # both the runner's and the syncing thread send
+            # As bytes: the queue's process may lack this package.
             post.put(pickle.dumps(Message(errand.group, attempt, node, says)))
 
     machine.set_arithmetic(errand.expected.arithmetic)
@@ -51,7 +51,7 @@ def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node:
         return
     send(Begun(node, socket.gethostname(), device))
     try:
-        # Gone with the group; where this process is killed, with the next one on this machine.
+        # Removed with the group or, if this process is killed, by the next group on this machine.
         with temporary.folder() as where:
             job = _here(errand, packed, where, ray.get)
             with Homeward(job.folder, send):
@@ -79,7 +79,7 @@ def _disks() -> tuple[Path, Path]:
 
 
 def _here(errand: Errand, packed: Sequence[luggage.Packed], where: Path, get: luggage.Get) -> Job:
-    """The group's job with all that it reads on this machine."""
+    """Return the group's job with everything that it reads on this machine."""
     job = errand.job
     weights, *others = packed
     cache = checkpoints.cache_folder()
@@ -105,7 +105,7 @@ def _run(errand: Errand, job: Job, device: str, send: Callable[[Event], None]) -
     )
 
     def told(event: Event) -> None:
-        if not isinstance(event, GroupFinished):  # home says so, when all of it is there
+        if not isinstance(event, GroupFinished):  # the driver reports it when all files are there
             send(event)
 
     with warm.crew(errand.limits, device) as crew:

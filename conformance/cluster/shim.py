@@ -1,6 +1,6 @@
-"""What a machine is sent as code, and not by name: it may lack this package, or have another one.
+"""Code sent to a machine by value: it may lack this package or have another version.
 
-Only the standard library at the top, so that it can always be unpacked there and say what is amiss.
+Imports only the standard library at the top, so that it always unpickles and can report problems.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any
 
 
 def look(expected: bytes) -> dict[str, Any]:
-    """What this machine is, and in words why it cannot stand in for the one that asks."""
+    """Return this machine's kind, and why it cannot stand in for the driver's, or ""."""
     said: dict[str, Any] = {"host": socket.gethostname(), "device": "", "cannot": ""}
     try:
         from conformance.cluster import node
 
-        said |= node.seen(pickle.loads(expected))  # noqa: S301 - from home, as this code is
-    except Exception as error:  # noqa: BLE001 - whatever is amiss there is told at home
+        said |= node.seen(pickle.loads(expected))  # noqa: S301 - from the driver, as this code is
+    except Exception as error:  # noqa: BLE001 - any problem is reported to the driver
         said["cannot"] = _words(error)
     return said
 
 
 def carry_out(errand: bytes, group: str, luggage: list[Any], post: Any) -> None:
-    """Run a group; what comes of it goes to `post`."""
+    """Run a group; its messages go to `post`."""
     import ray
 
     here = ray.get_runtime_context().get_node_id()
     try:
         from conformance.cluster import node
     except Exception as error:  # noqa: BLE001 - as above
-        # A message is a class of the package that cannot be imported here.
+        # A message is a class of the package, which cannot be imported here.
         post.put((group, here, _words(error)))
         return
-    node.carry_out(pickle.loads(errand), luggage, post, here)  # noqa: S301 - from home
+    node.carry_out(pickle.loads(errand), luggage, post, here)  # noqa: S301 - from the driver
 
 
 def _words(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""On a machine of a cluster: zygotes that outlive a group, as they do at home.
+"""On a machine of a cluster: zygotes that outlive a group, as on the driver.
 
-Ray runs one group after another in the same process. Importing an engine takes longer than many a
-group that it is imported for.
+Ray runs one group after another in the same process, and importing an engine takes longer than many
+groups do.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from conformance.runner.local import Local
 
 
 class Warm(Local):
-    """The processes of this machine, of which those that no group runs in are kept."""
+    """This machine's workers; idle zygotes are kept."""
 
     def keep_only(self, wanted: Sequence[Planned]) -> None:
-        """The next group will want what this one did."""
+        """Keep all zygotes: the next group will probably need the same ones."""
 
     def end(self) -> set[int]:
-        """Nothing has to, where every group came to its end."""
+        """Do nothing if all groups have ended."""
         return self.end_all() if self.running else set()
 
     def end_all(self) -> set[int]:
@@ -34,20 +34,20 @@ class Warm(Local):
 
 @dataclass(frozen=True)
 class _Kept:
-    """`gpus` are those that Ray gave the group: a zygote's variables are those it began with."""
+    """The kept processes. `gpus` are Ray's allocation, which a zygote's variables keep."""
 
     crew: Warm
     gpus: str | None
     folder: ExitStack
 
 
-#: This process's own.
+#: The processes kept by this process.
 _kept: list[_Kept] = []
 
 
 @contextmanager
 def crew(limits: Limits, device: str) -> Iterator[Warm]:
-    """For one group; not kept where that did not come to its end."""
+    """Provide the kept processes for one group; end them if the group does not finish."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     if _kept and _kept[-1].gpus != gpus:
         end()
@@ -64,7 +64,7 @@ def crew(limits: Limits, device: str) -> Iterator[Warm]:
 
 
 def end() -> None:
-    """End what is kept, where something is."""
+    """End the kept processes, if any."""
     while _kept:
         kept = _kept.pop()
         kept.crew.end_all()
@@ -73,7 +73,7 @@ def end() -> None:
 
 def _begun(limits: Limits, device: str, gpus: str | None) -> _Kept:
     stack = ExitStack()
-    # It goes with the zygotes, which go with this process.
+    # Ends with the zygotes, which end with this process.
     folder: Path = stack.enter_context(temporary.folder())
     places = temporary.environment(folder, cache_folder(), device)
     local = Warm(folder / "zygotes", jobs=1, limits=limits, device=device, places=places)
