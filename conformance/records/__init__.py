@@ -1,4 +1,4 @@
-"""The frozen records that travel between the modules, and to and from JSON."""
+"""The frozen records passed between modules, and to and from JSON."""
 
 from conformance.records.base import (
     adapter,

@@ -1,7 +1,7 @@
 """How records are declared, and read from and written to JSON.
 
-Plain frozen dataclasses; pydantic's `TypeAdapter` reads, checks and describes
-them, so the published schema of `results.json` is their definitions.
+They are plain frozen dataclasses. pydantic's `TypeAdapter` reads, checks and describes them, so
+their definitions are the published schema of `results.json`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 _IN_A_NAME = r"A-Za-z0-9_.+~=,@-"
 
-#: What names a run, a model, a column, a scenario or a case, and so becomes a folder's name.
-#: Checked wherever a record is read from a file, so that no name leads out of a run's folder.
+#: Names a run, a model, a column, a scenario or a case, and thus a folder. Checked whenever a
+#: record is read from a file, so that no name leads out of a run's folder.
 Id = Annotated[str, StringConstraints(pattern=rf"^[A-Za-z0-9_][{_IN_A_NAME}]*$", max_length=250)]
 
-#: A part of an id, or nothing.
+#: A part of an id, or "".
 Label = Annotated[str, StringConstraints(pattern=rf"^[{_IN_A_NAME}]*$", max_length=250)]
 
 #: `scenario[model-backend-case]`.
@@ -32,17 +32,16 @@ CellId = Annotated[
 ]
 
 
-#: How often something is there: at least once, or perhaps never.
+#: Positive and nonnegative counts.
 Count = Annotated[int, Field(ge=1)]
 Tally = Annotated[int, Field(ge=0)]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(*, order: bool = False) -> Callable[[type[T]], type[T]]:
-    """A frozen dataclass that JSON readers check strictly: unknown keys are refused.
+    """Declare a frozen dataclass that JSON readers check strictly: unknown keys are refused.
 
-    Numbers that JSON has no word for are written as the strings "NaN" and "Infinity",
-    which browsers and pydantic both read.
+    nan and infinities are written as strings such as "NaN", which browsers and pydantic read.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -53,7 +52,7 @@ def record(*, order: bool = False) -> Callable[[type[T]], type[T]]:
 
 
 def digest(value: Any) -> str:
-    """A short stable name for a JSON-like value."""
+    """Return a short stable name for a JSON-like value."""
     text = json.dumps(value, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -62,7 +61,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The reader, writer and schema of one record; made once."""
+    """Return the cached reader, writer and schema of one record."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -73,5 +72,5 @@ def to_json(record: Any, *, indent: int | None = None) -> str:
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Raises pydantic.ValidationError on an unknown key, a wrong type or no JSON."""
+    """Parse a record. Raises pydantic.ValidationError for an unknown key, wrong type or no JSON."""
     return adapter(kind).validate_json(text)

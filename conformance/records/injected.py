@@ -1,4 +1,4 @@
-"""What a self-test says: a row for each injected fault, the detection limits, the totals."""
+"""Results of a self-test: a row for each injected fault, the detection limits, the totals."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from conformance.records.matrix import Precision
 from conformance.records.verdict import Verdict
 
 SCHEMA = "conformance-selftest/1"
-#: In the folder of the run that observed it.
+#: The file's name in the folder of the run that observed it.
 FILE = "selftest.json"
 
-#: In float32 every write must be held to this share of its effect, and every value that is served
-#: where nothing is written to this share of its rows.
+#: In float32, faults of this share of a write's effect must be found, and faults of this share of a
+#: row in values that are served without a write.
 BAR = 1e-3
-#: What befalls the effect later, to this share of the stream where that is more: each layer rounds
-#: the clean and the edited run by itself, and small doses have effects not far above that.
+#: Faults of the effect at later layers must be found from this share of the stream, if that is
+#: more: each layer rounds clean and edited runs separately, and small doses are barely above that.
 OF_STREAM = 1e-4
 
 
 class Ending(StrEnum):
-    """What became of an injected fault."""
+    """The result of an injected fault."""
 
     CAUGHT = "caught"
     MISSED = "missed"
@@ -34,9 +34,7 @@ class Ending(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is done to a write, or where nothing is written to what is served, to see how small it
-    may be and still be found.
-    """
+    """A fault whose smallest detectable dose is measured: of a write or of a served value."""
 
     GAIN = "gain"
     OFF_AXIS = "off-axis"
@@ -49,7 +47,7 @@ class Kind(StrEnum):
 
     @property
     def of_write(self) -> bool:
-        """Its doses are shares of a write's effect; those of the others, of a row's length."""
+        """Return whether doses are shares of a write's effect; others are of a row's length."""
         return self not in (Kind.SERVED, Kind.SERVED_ROW)
 
     @property
@@ -58,15 +56,16 @@ class Kind(StrEnum):
 
     @property
     def fault(self) -> Kind:
-        """What is done, wherever it begins."""
+        """Return the fault without the place where it begins."""
         return Kind(self.removeprefix("later "))
 
 
 @record()
 class Limit:
-    """The doses found in half and in 95 % of the trials of one cell; None where none was, up to the
-    `largest` that was tried. `size` is the write's effect where it is first seen, and `later` what
-    must be seen of what befalls it at later layers, both as shares of the stream.
+    """The doses found in half and in 95 % of the trials of one cell.
+
+    None if no dose up to `largest` was. `size` is the write's effect where it is first visible,
+    `later` the required limit for faults of it at later layers, both as shares of the stream.
     """
 
     model: str
@@ -88,7 +87,7 @@ class Limit:
 
     @property
     def asked(self) -> bool:
-        """Whether a bar is held. In bf16 honest runs differ by more than any bar would allow."""
+        """Return whether a bar applies. In bf16, baseline runs differ by more than any bar."""
         return self.precision is Precision.FLOAT32
 
     @property
@@ -98,11 +97,12 @@ class Limit:
 
 @record()
 class Row:
-    """One injection. `size` is how far it moved what was observed, in multiples of the
-    smallest error that the honest cell says would be found; None where nothing moved by a
-    measurable amount. `right_*` is None where it is not asked. `attribution` is who is blamed
-    beside honest columns, `apart` where none of the same engine stands beside the faulty ones.
-    `inside` says that it acts in the engine, in nnsight or in the relay, not behind the adapter.
+    """One injection. `inside`: it acts in the engine, nnsight or the relay, not behind the adapter.
+
+    `size` is how far it moved the observations, in multiples of the smallest error that the clean
+    cell would detect; None if nothing moved measurably. `right_*` is None if not applicable.
+    `attribution` is the side found with correct columns in the run, `apart` without those of the
+    same engine.
     """
 
     fault: str
@@ -175,7 +175,7 @@ class Totals:
 
 @record()
 class SelfTest:
-    """`selftest.json`, whole. `broken` are the bars that do not hold, in words."""
+    """`selftest.json`. `broken` are the bars that do not hold, in words."""
 
     schema: str
     run: str

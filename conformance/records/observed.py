@@ -1,4 +1,4 @@
-"""What a worker says: how a cell ended, and what its engine really was."""
+"""Output of a worker: how a cell ended, and what its engine was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.records.matrix import Precision
 
 
 class Status(StrEnum):
-    """How the gathering of one cell ended. Not a judgement."""
+    """How the run of one cell ended; not a verdict."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -39,7 +39,7 @@ class Owner(StrEnum):
 
 @record()
 class Frame:
-    """A call in a traceback: whose, in which file (from its package on) and line."""
+    """A call in a traceback: whose code, the file (from its package on) and line."""
 
     owner: Owner
     file: str
@@ -48,15 +48,14 @@ class Frame:
 
 @record()
 class Outcome:
-    """How one cell ended, written by the worker last, or by the runner in its place.
+    """How one cell ended, written last by the worker, or by the runner in its place.
 
-    `harness` marks an error that is ours: it is never scored as the product's. `outside` marks
-    an end that somebody else brought about, a kill for want of memory for one: it says nothing
-    about the cell, which a resumed run tries again. `frames` are the calls of the traceback in
-    `detail` whose owner the worker knows, the innermost last. `hooks` are the steps of the engine
-    in which a block was under way and the layers' hooks fired; 0 where none was, or nobody counts
-    them. `left` names what the cell's block has changed for good. `opened`
-    are the files that the scenario opened or imported, with the digests of what they held
+    `harness` marks an error of the harness, never scored as the product's. `outside` marks an end
+    with an external cause, such as the OOM killer: it says nothing about the cell, and a resumed
+    run tries it again. `frames` are the calls in `detail`'s traceback with a known owner, innermost
+    last. `hooks` counts the engine steps during a block in which the layers' hooks fired; 0 if
+    there were none, or they were not counted. `left` names what the cell's block changed
+    permanently. `opened` are the files that the scenario opened or imported, with digests
     (`conformance.store.opened`).
     """
 
@@ -75,10 +74,10 @@ class Outcome:
 
 @record()
 class Group:
-    """What one worker said about itself: what it loaded and what it really was.
+    """One worker's report on itself: what it loaded and what it was.
 
-    `machine` is where it ran, where that was one of several; `lost` are those that were lost, or
-    could not, before it. `config` is the model's, of the reference's worker alone: text by key.
+    `machine` is where it ran, if there were several; `lost` are machines that failed before.
+    `config` is the model's, from the reference's worker only: text by key.
     """
 
     model: Id
@@ -102,14 +101,13 @@ class Group:
 
     @property
     def bitwise(self) -> bool:
-        """Does what it is asked again come out the same to the last bit: on a CPU, and where a
-        trace of the probe prompt, run twice when it started, did.
-        """
+        """Return whether it is bitwise reproducible: on a CPU, or if two probe traces agreed."""
         return self.identity.get("device") == "cpu" or self.identity.get("repeats") is True
 
     @property
     def bitwise_beside(self) -> bool:
-        """Does a request have the bits beside others that it has alone: where prompts of several
-        lengths, traced alone and together when it started, had the same ones.
+        """Return whether a request has the same bits in a batch as alone.
+
+        Tested at its start with prompts of several lengths, traced alone and together.
         """
         return self.bitwise and self.identity.get("kept_beside") is True

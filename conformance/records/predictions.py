@@ -1,4 +1,4 @@
-"""What an entry of known.yaml may predict: definitions of a model that the reference computes."""
+"""Predictions for entries of known.yaml: definitions of a model that the reference computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VLLM_BLOOM = "vllm-bloom"
 VLLM_GPT_BIGCODE = "vllm-gpt_bigcode"
 VLLM_GPT_OSS = "vllm-gpt_oss"
 
-#: Every prediction by the name that `prediction:` gives it, and what it says.
+#: Every prediction by its name in `prediction:`, with its meaning.
 PREDICTIONS: Mapping[str, str] = MappingProxyType(
     {
         VLLM_BLOOM: (
@@ -24,5 +24,5 @@ PREDICTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Begins the name under which the reference keeps what a definition gives.
+#: Prefix of the member under which the reference stores a definition's values.
 DEFINITION = "definition-"

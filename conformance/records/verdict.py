@@ -1,4 +1,4 @@
-"""The words that a cell is judged with, and what each is to who asks whether anything is new."""
+"""Verdicts on cells, and findings that say whether a verdict is new."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The judgement on one cell. Only `exact` and `match` pass; `drift` is shown and counted,
-    but fails no run by itself: the trace means the same, the engine computes more coarsely.
+    """The judgement on one cell. Only `exact` and `match` pass; `drift` is shown and counted, but
+    fails no run by itself: the trace is correct, the engine is less precise.
     """
 
     EXACT = "exact"
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
     @property
     def neutral(self) -> bool:
-        """Neither a pass nor a failure; always carries a reason."""
+        """Return whether it is neither a pass nor a failure; it then has a reason."""
         return self in NEUTRAL
 
     @property
@@ -47,7 +47,7 @@ class Verdict(StrEnum):
 
 
 class Finding(StrEnum):
-    """What a verdict is to who asks whether anything is new: known.yaml says what is not."""
+    """How a verdict compares with known.yaml."""
 
     PASSED = "passed"
     KNOWN = "known"
