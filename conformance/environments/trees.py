@@ -1,7 +1,7 @@
-"""Source trees: what of one counts, which commit it is of, and copies of it to build from.
+"""Source trees: their relevant files, their commits, and copies of them to build from.
 
-Builds leave files behind (`*.egg-info`, `build/`), so nothing is ever built in a user's own tree,
-and what counts of one is what git would track: all but what is ignored.
+Builds leave files behind (`*.egg-info`, `build/`), so a user's tree is never built in place. Its
+relevant files are those that git does not ignore.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conformance.records import record
 
-#: What builds and tools leave in a tree, whether git ignores it or not.
+#: Names that builds and tools leave in a tree, whether git ignores them or not.
 _LEFTOVERS = (
     *(".git", ".venv", "__pycache__", "build", "dist", "node_modules"),
     *("*.egg-info", "*.dist-info", ".*_cache"),
@@ -26,7 +26,7 @@ _LEFTOVERS = (
 
 
 def digest(path: Path) -> str:
-    """A digest of what counts of a source tree, or of a wheel."""
+    """Return a digest of a source tree's relevant files, or of a wheel."""
     hashed = hashlib.sha256()
     for name in _files(path):
         file = path / name
@@ -41,7 +41,7 @@ def digest(path: Path) -> str:
 
 
 def commit(path: Path) -> tuple[str, bool]:
-    """The commit that a tree is of, "" for none, and whether files differ from it."""
+    """Return a tree's commit, "" for none, and whether files differ from it."""
     head = _git(path, "rev-parse", "--verify", "--quiet", "HEAD").strip()
     if not head or not path.is_dir() or not _tracked(path):
         return "", False
@@ -50,7 +50,7 @@ def commit(path: Path) -> tuple[str, bool]:
 
 
 def label(path: Path) -> str:
-    """A short name for what is in a tree: its commit, and a digest where files differ from it."""
+    """Return a short name for a tree: its commit, and a digest if files differ from it."""
     head, changed = commit(path)
     if not head:
         return digest(path)[:7]
@@ -58,25 +58,25 @@ def label(path: Path) -> str:
 
 
 def described(path: Path) -> str:
-    """`/src/nnsight at 0a1b2c3, with changes`."""
+    """Return a description such as `/src/nnsight at 0a1b2c3, with changes`."""
     head, changed = commit(path)
     return f"{path}{f' at {head[:12]}' * bool(head)}{', with changes' * changed}"
 
 
 @record()
 class Copies:
-    """Where the copies of trees are: pairs of `file://` addresses, the tree's own first."""
+    """The addresses of trees and their copies: pairs of `file://` addresses, the tree's first."""
 
     addresses: tuple[tuple[str, str], ...]
 
     def into(self, text: str) -> str:
-        """The text with the copies' addresses for the trees'."""
+        """Replace the trees' addresses in the text with the copies'."""
         for here, other in self.addresses:
             text = text.replace(here, other)
         return text
 
     def back(self, text: str) -> str:
-        """The text with the trees' own addresses again."""
+        """Replace the copies' addresses in the text with the trees'."""
         for here, other in self.addresses:
             text = text.replace(other, here)
         return text
@@ -84,7 +84,7 @@ class Copies:
 
 @contextmanager
 def copies(paths: Sequence[Path]) -> Iterator[Copies]:
-    """Copies of these trees while the context lasts."""
+    """Copy these trees; the copies exist inside the with block."""
     with tempfile.TemporaryDirectory(prefix="conformance-trees-") as folder:
         yield Copies(
             tuple(
@@ -95,12 +95,12 @@ def copies(paths: Sequence[Path]) -> Iterator[Copies]:
 
 
 def _copy(path: Path, target: Path) -> Path:
-    """A tree's files as they are. One of git's stays so: versions are often taken from its tags."""
+    """Copy a tree's files. A git tree stays one, since versions are often taken from its tags."""
     top = Path(_git(path, "rev-parse", "--show-toplevel").strip() or path)
     if not _tracked(path):
         shutil.copytree(path, target, symlinks=True, ignore=shutil.ignore_patterns(*_LEFTOVERS))
         return target
-    # Its objects are shared, so this takes as long as writing the files does.
+    # The clone shares its objects, so it only takes as long as writing the files.
     _git(path, "clone", "--quiet", "--shared", str(top), str(target))
     names = set(_files(top))
     for name in set(_tracked(target)) - names:
@@ -115,7 +115,7 @@ def _copy(path: Path, target: Path) -> Path:
 
 
 def _files(path: Path) -> list[str]:
-    """The names of what counts, in order."""
+    """Return the names of the relevant files, in order."""
     if not path.is_dir():
         return []
     tracked = _tracked(path)
@@ -140,7 +140,7 @@ def _leftover(name: str) -> bool:
 
 
 def _git(path: Path, *words: str) -> str:
-    """What git says in this folder; nothing where it is none of git's."""
+    """Return git's output in this folder; "" on failure, as outside of a repository."""
     done = subprocess.run(
         [shutil.which("git") or "git", "-C", path if path.is_dir() else path.parent, *words],
         capture_output=True,

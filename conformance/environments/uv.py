@@ -1,4 +1,4 @@
-"""uv: where it is, where it finds wheels, and running it."""
+"""uv: finding and installing it, its sources of wheels, and running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.errors import ConformanceError
 
 _ROOT = Path(__file__).parent.parent.parent
 
-#: Seconds without an answer that uv bears with a server: wheels have hundreds of megabytes.
+#: Seconds without an answer that uv tolerates: wheels have hundreds of megabytes.
 _PATIENCE = "180"
 
 Say = Callable[[str], None]
@@ -24,9 +24,9 @@ Say = Callable[[str], None]
 
 @cache
 def program(folder: Path) -> Path:
-    """A uv that knows --torch-backend: on the path, beside the sources, or put into `folder`.
+    """Return a uv with --torch-backend: from the path, near the sources, or installed in `folder`.
 
-    Raises ConformanceError when there is none and it cannot be installed.
+    Raises ConformanceError if there is none and it cannot be installed.
     """
     ours = folder / "uv" / "bin" / "uv"
     for candidate in (shutil.which("uv"), _ROOT / ".uv" / "bin" / "uv", ours):
@@ -67,7 +67,7 @@ def _knows(candidate: Path) -> bool:
 
 @cache
 def links() -> tuple[str, ...]:
-    """The folders with wheels that pip would look into; uv has to be told."""
+    """Return pip's folders of wheels, which uv does not read from pip's settings."""
     links = os.environ.get("PIP_FIND_LINKS")
     if links is None:
         command = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
@@ -76,11 +76,10 @@ def links() -> tuple[str, ...]:
 
 
 def sources(names: Sequence[str]) -> list[str]:
-    """The options that say where wheels are, for these packages.
+    """Return uv's options for the sources of these packages' wheels.
 
-    The torch for the CPU is taken from a folder of pip's where one lies there, and else from
-    where PyTorch publishes it. UV_TORCH_BACKEND goes before what the machine suggests: an image is
-    built where no GPU is to be seen.
+    The torch for the CPU comes from one of pip's folders if it is there, and from PyTorch's index
+    otherwise. UV_TORCH_BACKEND overrides the machine: images are built without a visible GPU.
     """
     options = [option for folder in links() for option in ("--find-links", folder)]
     if os.environ.get("UV_TORCH_BACKEND"):
@@ -96,10 +95,10 @@ def _has_cpu_torch() -> bool:
 
 
 def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) -> tuple[int, str]:
-    """Run uv or an interpreter; its exit status and what it wrote last.
+    """Run uv or an interpreter; return its exit status and the end of its output.
 
-    `holding` is a lock that the child shares: should this process be killed, the lock is
-    free only when the child too has ended.
+    `holding` is a lock that the child shares: if this process is killed, the lock stays held until
+    the child has ended too.
     """
     process = subprocess.Popen(
         list(map(str, command)),
@@ -124,7 +123,7 @@ def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) 
 
 
 def environment() -> dict[str, str]:
-    """uv trusts the certificates of the machine, as pip does."""
+    """Return uv's environment variables; like pip, it trusts the machine's certificates."""
     env = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": _PATIENCE, "NO_COLOR": "1", **os.environ}
     env.pop("VIRTUAL_ENV", None)
     return env
