@@ -1,1 +1,1 @@
-"""What a run is made of: which cells are chosen, and the jobs that observe them."""
+"""Planning of a run: which cells are chosen, and the jobs that observe them."""

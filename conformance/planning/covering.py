@@ -80,7 +80,7 @@ def _by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 class _Dealer:
-    """Deals the cells of one scenario out over the models, in their order."""
+    """Selects the cells of one scenario, going through the models in order."""
 
     def __init__(
         self,
@@ -118,9 +118,7 @@ class _Dealer:
         return taken + self._take([cell for cell in dealt if cell in rest], left)
 
     def _take(self, cells: Sequence[Cell], wanted: set[frozenset[_Value]]) -> list[Cell]:
-        """Take cells until all that is wanted is covered, those of a backend in every
-        environment at once.
-        """
+        """Take cells until everything wanted is covered; a backend's environments count as one."""
         rows: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in cells:
             key = (cell.model, cell.case, self._backends[cell.backend])
@@ -137,9 +135,7 @@ class _Dealer:
         return taken
 
     def _score(self, cell: Cell, wanted: set[frozenset[_Value]]) -> tuple[int, int, int]:
-        """How much a cell covers: of what is wanted, of what no earlier model had, and how rarely
-        it was used.
-        """
+        """Return how much a cell covers: wanted items, new items, and how rarely it was used."""
         covered = {*self._values(cell), *self._pairs(cell)}
         used = self._used[cell.case, self._backends[cell.backend]]
         return len(covered & wanted), len(covered - self._together), -used
@@ -167,9 +163,10 @@ def _in_bf16(
     kinds: Collection[str],
     in_turn: Sequence[str],
 ) -> set[Cell]:
-    """Return the cells that also run in bf16: those that bf16 can show something on, a write of
-    each model, and one more where it stands for a kind of layer. Every other model runs one of the
-    backends `in_turn`: an engine load costs more than such cells.
+    """Return the cells that also run in bf16.
+
+    They are those on which bf16 can show something, a write of each model, and another if the model
+    stands for a kind of layer. Other models use one backend `in_turn`: an engine load costs more.
     """
     cases: dict[tuple[str, str], Case] = {
         (scenario.name, case.name): case

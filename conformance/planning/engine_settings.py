@@ -1,8 +1,7 @@
-"""What scenarios ask of an engine: those that ask the same share an engine load of their own.
+"""Engine settings of scenarios: cells with equal settings share an engine load.
 
-A scenario says what it needs in these words, and each engine translates them or, where it has
-nothing of the kind, goes on as it is. The cells stay cells of their column: their folders are
-links into that of the other load.
+Each engine translates the words below, or ignores those for which it has nothing. The cells stay
+cells of their column: their folders are links into that of the other load.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from conformance.records import Cell, Column, Job
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, link
 
-#: Word → what it means.
+#: Setting → its meaning.
 WORDS = {
     "prefix_cache": "True: tokens known from an earlier request are not computed again",
     "step_tokens": "so many tokens a step, and longer prompts are split",
@@ -27,26 +26,26 @@ WORDS = {
     "extraction": "True: the engine hands out the states after its layers by itself",
 }
 
-#: Engines that have nothing of the kind: one load does for all.
+#: Engines without such settings: one load is enough.
 WITHOUT = frozenset({"hf"})
 
-#: Between a column's name and its settings in the name of a folder. No environment's name has it.
+#: Separates a column's name from its settings in a folder's name. No environment's name has it.
 MARK = "~"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one column that ask the same of the engine."""
+    """Cells of one column that require the same engine settings."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
 
     def folder(self, own: str, main: Group) -> str:
-        """The name of the group's folder: the column's `own`, where it is its main group."""
+        """Return the name of the group's folder: the column's `own` for its main group."""
         return own if self is main else self.apart_from(own)
 
     def apart_from(self, own: str) -> str:
-        """The folder's name beside the column's `own`."""
+        """Return the name of a separate folder next to the column's `own`."""
         words = (f"{name}-{value}".lower() for name, value in sorted(self.settings.items()))
         return f"{own}{MARK}{MARK.join(words)}"
 
@@ -54,9 +53,9 @@ class Group:
 def split(
     column: Column, cells: Sequence[Cell], scenarios: Mapping[str, Scenario]
 ) -> tuple[Group, ...]:
-    """The groups of a column, the main one first: that of the cells that ask nothing.
+    """Split a column's cells into groups, the main one without settings first.
 
-    Raises ConformanceError for a word that no engine could know.
+    Raises ConformanceError for an unknown setting.
     """
     if column.engine in WITHOUT:
         return (Group(cells=tuple(cells)),)
@@ -82,8 +81,9 @@ def split(
 
 
 def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
-    """The job in a folder of its own, and links to its cells from the column's folder, and to what
-    the engine does without nnsight, whose names say the settings.
+    """Return the job in a separate folder, linked cell by cell from the column's folder.
+
+    Runs of the engine without nnsight are linked too; their names contain the settings.
     """
     own = run.group_folder(job.model.id, own_folder)
     target = run.group_folder(job.model.id, group.apart_from(own_folder))

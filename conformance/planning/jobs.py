@@ -1,9 +1,9 @@
-"""From the plan of a run to the jobs of its workers, in the order they need each other.
+"""Create the jobs of a run's workers, in the order of their dependencies.
 
-For each model: build its checkpoint, run the reference, and every backend beside it as soon as
-the reference has the probe, which is all of the truth that an engine is told; then the reference
-once more: along the tokens that a backend chose differently, and layer by layer where one computed
-something else.
+For each model: build its checkpoint and run the reference. Every backend runs in parallel as soon
+as the reference has the probe, the only part of the reference that an engine is given. Then the
+reference runs again: along the tokens that a backend chose differently, and layer by layer where
+one computed something else.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from conformance.runner import Launch, Planned
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
 
-#: Not a column: what every column is compared with.
+#: Not a column: every column is compared with it.
 REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
 #: The reference again, along the tokens that a backend generated.
 FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
-#: Not a column either: makes the checkpoint.
+#: Not a column either: creates the checkpoint.
 BUILD = Column(Backend(id="build", engine="build", default=False))
 
 #: The columns of one model with their cells.
 Columns = Sequence[tuple[Column, Sequence[Cell]]]
 
-#: Engines whose observations do not depend on what is being tested: kept between runs.
+#: Engines whose observations do not depend on what is being tested: cached between runs.
 CACHED = frozenset({"hf", "reference"})
 
 
@@ -60,14 +60,12 @@ def planned_jobs(
     settled: Collection[Cell] = (),
     lean: bool = False,
 ) -> list[Planned]:
-    """Every job of a run. `folder`, or several, holds the scenario files, `cache` the checkpoints.
-    Every column gathers its cells once in each of the `precisions`, those that are `float32_only`
-    in no other, and those that are `settled` not again. A `lean` run computes no more
-    than these verdicts need: no honest runs of another precision, nothing of an engine without
-    nnsight, no one-layer tests.
+    """Return every job of a run. `folder` holds the scenario files, `cache` the checkpoints.
 
-    Columns on another environment come last, one environment after the other: few zygotes
-    live at the same time.
+    Every column runs its cells once in each of the `precisions`, `float32_only` cells in no other,
+    `settled` ones not again. A `lean` run omits baseline runs of another precision, engines without
+    nnsight, and one-layer tests. Columns on other environments come last, one environment at a
+    time, so that few zygotes coexist.
     """
     by_model = {model.id: model for model in models}
     by_id = {column.id: column for column in columns}
@@ -92,9 +90,10 @@ def planned_jobs(
 
 
 def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[str]:
-    """The ids in their order, but of the models that are built here the one with the fewest cells
-    leads: behind another nobody would see a verdict, and the page, for minutes. The large ones
-    follow at once, so that none of them is what is waited for in the end.
+    """Return the ids in order, but put the locally built model with the fewest cells first.
+
+    Otherwise nobody sees a verdict for minutes. Large models follow at once, so none is left for
+    last.
     """
     ids = list(dict.fromkeys(model.id for model in models))
     tiny = [model.id for model in models if model.sources[0].kind == "tiny"]
@@ -102,14 +101,14 @@ def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[
 
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
-    """The job that makes a model's checkpoint, where there is none."""
+    """Return the job that builds a model's checkpoint if there is none."""
     build, _ = _Maker(run, model, {}, run.path, cache).groundwork(set())
     return build
 
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
+    """The jobs of one model, created when they are due: only then does the checkpoint exist."""
 
     run: RunFolder
     model: Model
@@ -132,7 +131,7 @@ class _Maker:
             members = self._in(cells, precision)
             if not members:
                 continue
-            # Of all cells: the main group stays the same one where only a few are due.
+            # Split all cells, so that the main group is the same if only a few are due.
             groups = engine_settings.split(column, members, self.scenarios)
             main, *rest = (replace(group, cells=self._due(group.cells)) for group in groups)
             for group in (main, *rest):
@@ -162,7 +161,7 @@ class _Maker:
         return tuple(cell for cell in cells if cell not in self.settled)
 
     def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
-        """Those of the cells that are gathered in a precision."""
+        """Return the cells that run in a precision."""
         if precision is Precision.FLOAT32 or not self.float32_only:
             return cells
         return [cell for cell in cells if cell not in self.float32_only]
@@ -173,8 +172,8 @@ class _Maker:
     def groundwork(
         self, names: set[tuple[str, str]], in_bf16: set[tuple[str, str]] | None = None
     ) -> list[Planned]:
-        """The checkpoint, then the reference on these cases; bf16 baseline runs are computed of
-        those that run `in_bf16` (None: all).
+        """Return the jobs of the checkpoint and the reference; bf16 runs only for `in_bf16` (None:
+        all).
         """
         wanted = names if in_bf16 is None else in_bf16
         build = f"{self.model.id}:{BUILD.id}"
@@ -208,7 +207,7 @@ class _Maker:
             after=after,
             cached=column.engine in CACHED,
             ours=column in (BUILD, REFERENCE, FORCED),
-            # Made once, with this user's access to weights: other machines are sent it.
+            # Built once, with this user's access to weights, and sent to other machines.
             at_home=column is BUILD,
             load=load,
         )
@@ -265,7 +264,7 @@ class _Maker:
     ) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
-        # The longest first: what changes nothing is computed once, for its first steps too.
+        # The longest first: what changes nothing is computed once, also for its first steps.
         longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
         coarse = self._cases(in_bf16)
         both = {case.key for case in (*coarse, *self._beside(coarse, Precision.BF16))}
@@ -273,7 +272,7 @@ class _Maker:
         return self._job(REFERENCE, (*probe, *longest), float32_only=only, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        """What a lean run asks of the reference."""
+        """Return the settings of the reference in a lean run."""
         return {"expect": {"precisions": sorted(self.precisions)}} if self.lean else {}
 
     def _beside(
@@ -307,9 +306,7 @@ class _Maker:
         return make
 
     def _forced(self, columns: Columns) -> Job | None:
-        """The cases in which some column generated other tokens than the truth, and one-layer
-        tests of those in which it seems to have computed something else.
-        """
+        """Return a job for cases with other tokens than the reference's, and one-layer tests."""
         gathered: dict[str, list[tuple[Case, str, Precision]]] = {}
         for (place, cells), precision in product(columns, self.precisions):
             cases = self._cases(self._names(self._in(cells, precision)))
@@ -319,7 +316,7 @@ class _Maker:
         forced: dict[str, Case] = {}
         both: set[str] = set()
         for key, places in gathered.items():
-            # The reference's are by far the largest: they are read once for all columns.
+            # The reference's observations are by far the largest: read them once for all columns.
             members = by_member(self.run.observations(self.model.id, REFERENCE.id, key))
             truth = members.get("truth", {})
             for case, column, precision in places:
@@ -344,7 +341,7 @@ class _Maker:
         )
 
     def _alone(self, column: Column, case: Case, observed: Mapping[str, Tensor]) -> bool:
-        """Does bf16 decide this cell alone, and were all layers read? Then each is tried."""
+        """Return whether bf16 alone decides a cell whose layers were all read: then test each."""
         layers = {site.layer for site in one_layer.unedited(observed)}
         if not layers >= set(range(self._checkpoint().layers)):
             return False
@@ -355,8 +352,10 @@ class _Maker:
 
 
 def beside(cases: Iterable[Case], precision: Precision) -> tuple[Case, ...]:
-    """What an engine does besides these cases. For those that ask other settings of it in float32
-    alone, where no rounding leads it along tokens that the reference would have to follow.
+    """Return the cases that an engine runs without nnsight in addition to these.
+
+    For cases with engine settings, only in float32: in bf16 the reference would have to follow
+    tokens that rounding chose.
     """
     plainly = precision is Precision.FLOAT32
     return cases_beside(case for case in cases if plainly or not case.settings)
@@ -377,13 +376,13 @@ def planned(
     make: Callable[[], Job | None],
     **more: Any,
 ) -> Planned:
-    """The job of a model that gathers into a folder of the run; `more` as `Planned` has it."""
+    """Return a model's job that writes into a folder of the run; `more` are fields of `Planned`."""
     path = run.group_folder(model, folder).path
     return Planned(f"{model}:{folder}", make, launch(column), folder=path, **more)
 
 
 def launch(column: Column) -> Launch:
-    """Where a column's workers run. One zygote serves all that have the same launch."""
+    """Return where a column's workers run. Columns with equal launches share a zygote."""
     return Launch(
         python=Path(column.interpreter or sys.executable),
         preload=preload(column.engine),
@@ -396,7 +395,7 @@ def expected(
     settings: Mapping[str, Any] = MappingProxyType({}),
     precision: Precision = Precision.BF16,
 ) -> dict[str, Any]:
-    """What the engine must say of itself for its cells to count; `asked` are its settings."""
+    """Return what the engine must report about itself for its cells to count."""
     dtype = f"torch.{precision.dtype}"
     if backend.engine == "hf":
         attention = backend.options.get("attn_implementation")

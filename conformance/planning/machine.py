@@ -1,4 +1,4 @@
-"""What of a machine decides how numbers come out: its hardware, and the kernels it is told."""
+"""Properties of a machine that affect numbers: its hardware, and the selected kernels."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 
 from conformance.engines import ENVIRONMENT
 
-#: Environment variables by which threads, instruction sets and kernels are chosen.
+#: Environment variables that select threads, instruction sets and kernels.
 _CHOOSING = (
     *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "ATEN_*", "ONEDNN_*", "DNNL_*"),
     *("CUBLAS*", "CUDNN*", "NVIDIA_*TF32*", "TORCH_ALLOW_*", "TORCHDYNAMO_*", "VLLM_*"),
 )
-#: What a worker has where nothing is chosen.
+#: A worker's defaults.
 _USUAL = {**ENVIRONMENT, "MKL_NUM_THREADS": "1"}
 
 
-#: How the names of instruction sets begin that compute with several numbers at once.
+#: Prefixes of the names of SIMD instruction sets.
 _INSTRUCTIONS = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "fphp", "i8mm", "sse4", "sve")
 
 
 def device() -> str:
-    """The hardware observations depend on: the first GPU, or else the processor's model.
+    """Return the hardware that observations depend on: the first GPU, else the processor's model.
 
-    Processors with other instruction sets take other kernels, and round differently.
+    Processors with other instruction sets use other kernels, and round differently.
     """
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0)
@@ -39,9 +39,9 @@ def device() -> str:
 
 
 def features() -> str:
-    """The instruction sets by which kernels are chosen: `avx2 avx512f fma`; "" where unknown.
+    """Return the instruction sets that select kernels: `avx2 avx512f fma`; "" if unknown.
 
-    A hypervisor may hide some of a processor's.
+    A hypervisor may hide some of them.
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
@@ -51,7 +51,7 @@ def features() -> str:
 
 
 def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """`OMP_NUM_THREADS=4`: what the caller chooses, where a worker's default is another."""
+    """Return the caller's settings that differ from a worker's defaults: `OMP_NUM_THREADS=4`."""
     return tuple(
         f"{name}={value}"
         for name, value in sorted(environment.items())
@@ -60,7 +60,7 @@ def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All of these variables that are set."""
+    """Return all of these variables that are set."""
     return {
         name: value
         for name, value in environment.items()
@@ -71,12 +71,12 @@ def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def set_arithmetic(
     wanted: Mapping[str, str], environment: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Have exactly these: whoever starts processes elsewhere, as Ray does, sets some of its own."""
+    """Set exactly these variables; others, such as those that Ray sets, are removed."""
     for name in chosen(environment):
         del environment[name]
     environment.update(wanted)
 
 
 def conditions() -> str:
-    """Both in one text: observations made under other conditions are not the same."""
+    """Return hardware and settings as text: observations under other conditions differ."""
     return "; ".join(filter(None, (device(), features(), *arithmetic())))

@@ -1,4 +1,4 @@
-"""What a check is on: a model (a local folder, an id of models.yaml, one of a hub), and columns."""
+"""Resolve the model (a local folder, an id of models.yaml, a hub's) and columns of a check."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from conformance.planning import selection
 from conformance.records import Backend, Model, Source
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
-#: More ranks than four digits say is nobody's machine.
+#: No machine has more ranks than four digits can say.
 _COLUMN = re.compile(r"vllm(?:-pp([1-9]\d{0,3}))?(?:-tp([1-9]\d{0,3}))?", re.ASCII)
 
-#: The column of a check without any engine: whether the files run on transformers.
+#: The column of a check without an engine: whether the files run on transformers.
 HF = Backend("hf", "hf")
 
-#: The column of numbers that another tool recorded.
+#: The column of numbers recorded by another tool.
 DUMP = Backend("dump", "dump")
 
 
 def resolve(name: str, known: Path) -> Model:
-    """The model of this name; `known` is the manifest, which may be absent.
+    """Return the model of this name; `known` is the manifest, which may be absent.
 
-    Raises ConformanceError for what is none of the three.
+    Raises ConformanceError if the name is none of the three.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -48,7 +48,7 @@ def resolve(name: str, known: Path) -> Model:
 
 
 def local_folder(model: Model) -> Path | None:
-    """Where a model lies that is taken as it is."""
+    """Return the folder of a model that is used directly, None for others."""
     [source, *others] = model.sources
     return Path(source.file) if source.kind == "path" and not others else None
 
@@ -69,14 +69,15 @@ def _local(folder: Path) -> Model:
 
 
 def _id(name: str) -> str:
-    """Safe as a folder's name."""
+    """Return a name that is safe for a folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
 
 
 def columns(names: list[str]) -> tuple[Backend, ...]:
-    """The engines to compare with: `vllm-pp1` (where none is named), `vllm-pp2`, `vllm-tp2`,
-    `vllm-pp2-tp2` …; `hf` is always run, and a column where it is the only one. Raises
-    ConformanceError for any other.
+    """Return the engines to compare with: `vllm-pp1` (default), `vllm-pp2`, `vllm-pp2-tp2` …
+
+    `hf` always runs, and is a column only if it is the only one. Raises ConformanceError for
+    others.
     """
     found = []
     for name in dict.fromkeys(names or ["vllm"]):
@@ -93,9 +94,7 @@ def columns(names: list[str]) -> tuple[Backend, ...]:
 
 
 def require_layers(columns: Sequence[Backend], model: Model) -> None:
-    """Raises ConformanceError for a column with more stages than the model has layers, where its
-    one source says how many those are.
-    """
+    """Raise ConformanceError for a column with more stages than the model has layers, if known."""
     [source, *others] = model.sources
     folder = local_folder(model)
     config = loose_json.mapping(folder / "config.json") if folder else source.config

@@ -1,4 +1,4 @@
-"""models × backends × cases → cells, and the choice among them (pure)."""
+"""Expand models × backends × cases to cells, and select from them (pure)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from conformance.scenario import Scenario
 
 Item = TypeVar("Item", Model, Backend)
 
-#: Every model, or every column.
+#: Selects every model or every column.
 ALL = "all"
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
-#: What joins words, and how closely.
+#: Operators and their precedence.
 _BINDS = {"or": 0, "and": 1, "not": 2}
 
 
 def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Item, ...]:
-    """The items with these ids, in the manifest's order; all of them when none is named, or "all".
+    """Return the items with these ids, in the manifest's order; all for none or "all".
 
-    Raises ConformanceError naming the nearest ids for one that does not exist.
+    Raises ConformanceError with the valid ids for one that does not exist.
     """
     names = list(dict.fromkeys(wanted))
     if ALL in names:
@@ -38,7 +38,7 @@ def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Ite
 
 
 def matcher(expression: str) -> Callable[[str], bool]:
-    """A test on cell ids from words joined by `and`, `or`, `not` and parentheses.
+    """Return a test of cell ids from words joined by `and`, `or`, `not` and parentheses.
 
     A word matches an id that contains it. An empty expression matches everything.
     """
@@ -69,8 +69,9 @@ def matcher(expression: str) -> Callable[[str], bool]:
 
 
 def _postfix(tokens: Sequence[str]) -> list[str] | None:
-    """Words first, then what joins them; None for what is no expression. Without recursion, so
-    that the length and the depth of an expression cost no more than their reading.
+    """Convert to postfix notation; None for an invalid expression.
+
+    Without recursion, so that long or deeply nested expressions cost no more than reading them.
     """
     done: list[str] = []
     open_: list[str] = []
@@ -105,13 +106,13 @@ def cells(
     scenarios: Mapping[str, Scenario],
     expression: str = "",
 ) -> tuple[Cell, ...]:
-    """Every cell that is asked for, grouped by model, then column, then scenario. A case that
-    needs what a model does not have is none, nor one that is for another tier.
+    """Return every requested cell, grouped by model, then column, then scenario.
 
-    Raises ConformanceError when nothing is left: an empty run would look green.
+    Cases that need parts the model lacks, or are for another tier, are omitted. Raises
+    ConformanceError if nothing is left: an empty run would look green.
     """
     wanted = matcher(expression)
-    # Expanded once, not for each model and column: there are thousands of those pairs.
+    # Expanded once: there are thousands of pairs of a model and a column.
     cases = [
         (scenario.name, case.name, frozenset(scenario.needs(case)), scenario.tier(case))
         for scenario in scenarios.values()
@@ -132,7 +133,7 @@ def cells(
 
 
 def no_cell(expression: str, tier: str = "") -> ConformanceError:
-    """What to say where no cell is left: an empty run would look green."""
+    """Return the error for an empty selection: an empty run would look green."""
     where = f" in tier {tier!r}" if tier else ""
     return ConformanceError(
         f"no cell{where} matches -k {expression!r}" if expression else "there is nothing to run",
@@ -141,7 +142,7 @@ def no_cell(expression: str, tier: str = "") -> ConformanceError:
 
 
 def matching(cells: Iterable[Cell], expression: str, tier: str) -> tuple[Cell, ...]:
-    """The cells of a tier that an expression matches. Raises ConformanceError for none."""
+    """Return the cells of a tier that match an expression. Raises ConformanceError for none."""
     wanted = matcher(expression)
     chosen = tuple(cell for cell in cells if wanted(cell.id))
     if not chosen:
@@ -150,7 +151,7 @@ def matching(cells: Iterable[Cell], expression: str, tier: str) -> tuple[Cell, .
 
 
 def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
-    """The cells of each model and column: what one worker runs on one engine load."""
+    """Group the cells by model and column: one worker runs each group on one engine load."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in planned:
         grouped.setdefault((cell.model, cell.backend), []).append(cell)
@@ -158,7 +159,7 @@ def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
 
 
 def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
-    """The models of a named selection. Raises ConformanceError when it has none."""
+    """Return the models of a tier. Raises ConformanceError if there are none."""
     chosen = tuple(model for model in models if tier in model.tiers)
     if not chosen:
         tiers = sorted({name for model in models for name in model.tiers})
@@ -174,7 +175,7 @@ def narrowed(
     columns: Sequence[Column],
     narrow: Mapping[str, str],
 ) -> tuple[Cell, ...]:
-    """Without the cells of a backend's columns on models that are not in the backend's tier."""
+    """Drop the cells of a backend's columns on models outside the backend's tier."""
     tiers = {model.id: model.tiers for model in models}
     wanted = {column.id: narrow.get(column.backend.id) for column in columns}
     return tuple(
@@ -185,9 +186,7 @@ def narrowed(
 
 
 def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, Scenario]:
-    """The scenarios with these names, all of them when none is named. Raises ConformanceError
-    for a name that none has.
-    """
+    """Return the scenarios with these names, or all. Raises ConformanceError if one is unknown."""
     for name in names:
         if name not in scenarios:
             raise ConformanceError(

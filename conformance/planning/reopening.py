@@ -1,8 +1,8 @@
-"""Which cases of reduced models a resumed run gathers again.
+"""Select the cases of reduced models that a resumed run repeats.
 
-Of a case that passes, a reduced model has verdicts and no tensors. A cell whose outcome somebody
-removed cannot be judged alone: its case is gathered again in every column. Where other versions are
-installed by now, all cases of the model are: its groups name one set of versions.
+A reduced model has verdicts but no tensors of passing cases. If the outcome of a cell was removed,
+it cannot be judged alone: its case is repeated in every column. If other versions are installed
+now, all cases of the model are repeated: its groups have one set of versions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from conformance.store import RunFolder, RunPlan, installed_in, keeping
 
 
 def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
-    """Reopen the cases of reduced models of which an outcome is missing.
+    """Reopen the cases of reduced models that lack an outcome.
 
-    Raises ConformanceError where an interpreter does not say its versions.
+    Raises ConformanceError if an interpreter does not report its versions.
     """
     reduced = keeping.reduced(run, [model.id for model in plan.models])
     nowhere = {column.id for column in plan.columns if column.untestable}
@@ -32,7 +32,7 @@ def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
 
 
 def _have_versions_changed(run: RunFolder, plan: RunPlan, model: str) -> bool:
-    """Whether a group of the model ran with other versions than its interpreter has now."""
+    """Return whether a group of the model ran with other versions than its interpreter has now."""
     pythons = {column.id: launch(column).python for column in plan.columns if not column.untestable}
     groups = [run.group(model, folder) for name, folder in run.groups() if name == model]
     return any(

@@ -1,7 +1,7 @@
-"""What is asked for, by names and expressions → the models, columns and cells that are meant.
+"""Select models, columns and cells from names and expressions.
 
-The command line and pytest choose by the same functions. Building environments is the caller's,
-who has a way to show that it takes a while.
+The command line and pytest share these functions. The caller builds environments, because it can
+show that this takes a while.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULT, FULL = "default", "full"
 
 
 class Selected(NamedTuple):
-    """What a run is asked for. `float32_only` are the cells that do not run in bf16."""
+    """The selected models, columns and cells. `float32_only` cells do not run in bf16."""
 
     models: tuple[Model, ...]
     columns: tuple[Column, ...]
@@ -41,14 +41,13 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Which cells are meant. No model: those of the tier; no backend: those marked default. No
-    tier: `default`, or every cell of the models where some are named.
+    """The user's choice of cells.
 
-    `cells` is a file with the ids of the cells that are meant, one a line, of whatever model and
-    backend. `env` puts backends on other environments (`conformance.environments.read_order`), of
-    which the file `environments` declares some by name; one that changes packages which its
-    columns run on and which it does not name is refused unless `allow_moves`. Files and folders:
-    by default the project's.
+    No model: those of the tier. No backend: those marked default. No tier: `default`, or every cell
+    of named models. `cells` is a file with one cell id per line. `env` selects other environments
+    for backends (`conformance.environments.read_order`); the file `environments` declares some by
+    name. An environment that changes unnamed packages which its columns use is refused unless
+    `allow_moves`. Files and folders default to the project's.
     """
 
     model: list[str] = field(default_factory=list)
@@ -64,7 +63,7 @@ class Choice:
 
     @property
     def chosen_tier(self) -> str:
-        """The tier that holds: who names models gets all of their cells unless a tier is named."""
+        """Return the tier in effect: named models get all of their cells unless a tier is named."""
         return self.tier or (FULL if self.model or self.cells else DEFAULT)
 
 
@@ -78,22 +77,22 @@ def _build(spec: Spec, keep: Collection[str]) -> Environment | Untestable:
         return cannot
 
 
-#: Gives the environment of a specification, or why there is none. Raises EnginesMoved where it
-#: changes one of the packages that are to be kept.
+#: Returns the environment of a specification, or why there is none. Raises EnginesMoved if it
+#: changes one of the packages to keep.
 Builder = Callable[["Spec", Collection[str]], "Environment | Untestable"]
 
 
 def select(choice: Choice, build: Builder = _build) -> Selected:
-    """The cells that are meant. Environments are built.
+    """Return the selected cells, building environments.
 
-    Raises ConformanceError for a name that nothing has, for an environment that changes what its
-    columns run on, and when no cell is left.
+    Raises ConformanceError for an unknown name, for an environment that changes what its columns
+    use, and if no cell is left.
     """
     ids = cells_in(choice.cells) if choice.cells else []
     if ids:
         choice = replace(choice, model=choice.model or [plan.ALL])
     known = manifests.load(choice.manifest)
-    if ids and not choice.backend:  # no environment is built for a backend that has no cell
+    if ids and not choice.backend:  # build no environment for a backend without cells
         named = [one.id for one in known.backends if any(_names(cell, one.id) for cell in ids)]
         choice = replace(choice, backend=named)
     models = plan.choose(known.models, choice.model, "model")
@@ -131,8 +130,9 @@ def _covering(
     scenarios: Mapping[str, Scenario],
     tier: manifests.Tier,
 ) -> Covering | None:
-    """The covering selection of a tier that has one. It is dealt out over all models of the tier,
-    whatever models are named, so that a model has the same cells in every run.
+    """Return the covering selection of a tier that has one, over all of the tier's models.
+
+    So a model has the same cells in every run, whatever models are named.
     """
     if tier.cases != "covering":
         return None
@@ -154,7 +154,7 @@ def _about(
     scenarios: Mapping[str, Scenario],
     selected: Selected,
 ) -> Selection:
-    """What these cells are of the full tier, and what they leave out, in words."""
+    """Describe how these cells relate to the full tier, and what they leave out."""
     full = [model for model in known.models if FULL in model.tiers] or list(models)
     usual: list[Backend] = [backend for backend in known.backends if backend.default]
     backends = list({one.id: one for one in (*usual, *(one.backend for one in columns))}.values())
@@ -182,7 +182,7 @@ def _about(
 
 
 def check_sources(models: Sequence[Model], path: Path) -> None:
-    """Raises ConformanceError for a model that local folders alone could give, and none does."""
+    """Raise ConformanceError for a model with only local folders as sources, if none works."""
     for model in models:
         folders = [Path(source.file) for source in model.sources if source.kind == "path"]
         reasons = [usable.folder(folder, model.architecture) for folder in folders]
@@ -196,12 +196,12 @@ def check_sources(models: Sequence[Model], path: Path) -> None:
 
 
 def cells_in(path: Path) -> list[str]:
-    """The ids in a file, one a line."""
+    """Return the ids in a file, one per line."""
     return text_file.read(path, remedy="conformance list > FILE").split()
 
 
 def _names(cell: str, backend: str) -> bool:
-    """Whether a cell's id may be one of this backend's, on whatever environment."""
+    """Return whether a cell's id may be one of this backend's, in any environment."""
     return f"-{backend}-" in cell or f"-{backend}@" in cell
 
 
@@ -217,15 +217,16 @@ def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tupl
 
 
 def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:
-    """Every cell there could be: what an expectation may speak of."""
+    """Return every possible cell, which an expectation may match."""
     whole = manifests.load(manifest)
     known = scenarios if isinstance(scenarios, Mapping) else discover(scenarios)
     return plan.cells(whole.models, whole.backends, known)
 
 
 def expected(path: Path | None = None) -> Known:
-    """The expectations, by default the project's. Where that has no known.yaml the built-in gaps
-    hold: they are told by their causes, and a model of one's own has them too.
+    """Load the expectations, by default the project's, or else the built-in gaps.
+
+    These match causes, which a user's model may share.
     """
     from conformance import expectations
 
@@ -236,7 +237,7 @@ def expected(path: Path | None = None) -> Known:
 
 
 def declared(path: Path) -> dict[str, Spec]:
-    """What environments.yaml declares. The default file may be absent."""
+    """Load the environments in environments.yaml. The default file may be absent."""
     from conformance.environments import load
 
     return {} if path == project.here().environments and not path.exists() else load(path)
@@ -244,7 +245,7 @@ def declared(path: Path) -> dict[str, Spec]:
 
 def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple[Column, ...]:
     names = choice.backend or [backend.id for backend in known.backends if backend.default]
-    if plan.ALL in names:  # what has an environment to be built is asked for by its name
+    if plan.ALL in names:  # backends whose environment must be built are requested by name
         apart = declared(choice.environments)
         every = [backend.id for backend in known.backends if backend.environment not in apart]
         names = [*every, *(name for name in names if name != plan.ALL)]

@@ -1,11 +1,11 @@
-"""What a run's files would have executed that neither this installation nor the user names.
+"""What a run's files would execute that neither this installation nor the user named.
 
 A run folder is data: it may come from a colleague, a build server or an archive. Yet it names
 scenario files to import, interpreters to start, engine modules to load, packages to install and
-weights; a check's holds the user's own code. Whatever executes of it collects that in an `Executed`
-and asks `require_known`: it is taken where it is what the installation has, the command line names
-or a command line of this user has named before (`note`). Anything else is listed, and needs the
-user's word.
+weights; a check's folder holds the user's own code. Code that executes any of it collects it in an
+`Executed` and calls `require_known`. That accepts what the installation has, what the command line
+names, and what a command line of this user named before (`note`). It lists anything else, which
+needs the user's consent.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _TRUST = "if you know where it is from, add --trust"
 
 @dataclass(frozen=True)
 class Executed:
-    """What files of a run would have executed, installed or loaded: `scenarios` are imported,
-    `requirements` installed, `code` is what a script holds or reads, `checkpoints` are folders
-    of weights.
+    """What a run's files would import (`scenarios`), install (`requirements`) and load.
+
+    `code` is what a script contains or reads, `checkpoints` are folders of weights.
     """
 
     models: tuple[Model, ...] = ()
@@ -59,19 +59,19 @@ class Named:
 
 
 class _Foreign(NamedTuple):
-    """What is foreign, and what on the command line would name it, "" for nothing."""
+    """A foreign item, and the command-line option that would name it, "" if there is none."""
 
     words: str
     option: str = ""
 
 
 def of_plan(plan: RunPlan, requirements: Sequence[str] = ()) -> Executed:
-    """What going on with this plan executes, and installs."""
+    """Return what continuing this plan executes and installs."""
     return Executed(plan.models, plan.columns, plan.scenarios, tuple(requirements))
 
 
 def require_known(executed: Executed, path: Path, named: Named) -> None:
-    """Raises ConformanceError that lists what is foreign in the files of the run at `path`."""
+    """Raise ConformanceError listing what is foreign in the files of the run at `path`."""
     strange = dict.fromkeys(_foreign(executed, named))
     if not strange:
         return
@@ -85,8 +85,9 @@ def require_known(executed: Executed, path: Path, named: Named) -> None:
 
 
 def note(cache: Path, executed: Executed) -> None:
-    """Keep that a command line here has named these weights, requirements and files, so that it
-    need not name them again where it goes on. Where the cache cannot be written it must.
+    """Record that a command line here named these, so that a later one need not.
+
+    Without a writable cache it must.
     """
     lines = [
         *(_weights(source) for model in executed.models for source in model.sources),
@@ -115,7 +116,7 @@ def _requirement(words: str) -> str:
 
 
 def _content(path: Path) -> str:
-    """Raises ConformanceError for a file that is gone, or that cannot be read."""
+    """Return the note for a file. Raises ConformanceError if it cannot be read."""
     try:
         content = regular_file.read_bytes(path)
     except OSError as error:
@@ -166,7 +167,7 @@ def _column(column: Column, own: Backend | None, cache: Path) -> Iterator[str]:
         yield f"the engine {backend.engine!r}"
     if backend.environment and (own is None or own.environment != backend.environment):
         yield f"the interpreter {backend.environment!r}"
-    # vLLM takes classes by name among its options.
+    # vLLM loads classes named in its options.
     if backend.options and (own is None or own.options != backend.options):
         yield f"the engine's options {dict(backend.options)!r}"
     if column.python and not _built_here(column.python, cache):
@@ -179,7 +180,7 @@ def _built_here(python: str, cache: Path) -> bool:
 
 
 def _as_written(path: Path) -> Path:
-    # No link is followed: the interpreter of an environment is one to what it was made with.
+    # Follow no link: an environment's interpreter is a link to the one that made it.
     return Path(os.path.normpath(path.absolute()))
 
 

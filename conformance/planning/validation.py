@@ -1,4 +1,4 @@
-"""Is all that a project says understood? Nothing is started, and no engine is needed."""
+"""Validate a project's files. Nothing is started, and no engine is needed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ T = TypeVar("T")
 
 @record()
 class Validated:
-    """What was read, a line each, and all that is wrong."""
+    """One line for each file read, and all errors."""
 
     lines: tuple[str, ...]
     errors: tuple[ConformanceError, ...]
 
 
 def validate(project: Project) -> Validated:
-    """Read the project's models.yaml, scenarios, known.yaml and environments.yaml: everything that
-    a run would refuse before it starts, and expectations that match no cell there could be.
+    """Read the project's models.yaml, scenarios, known.yaml and environments.yaml.
+
+    Errors are what a run would refuse before it starts, and expectations that match no cell.
     """
     lines: list[str] = []
     errors: list[ConformanceError] = []
