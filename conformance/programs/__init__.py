@@ -30,12 +30,10 @@ __all__ = [
 
 
 def program(plain: Any) -> Program:
-    """A program from data. Raises pydantic.ValidationError or ConformanceError for what is none."""
+    """Parse a program. Raises pydantic.ValidationError or ConformanceError if it is invalid."""
     return check(from_plain(plain))
 
 
 def layers(program: Program) -> dict[str, int]:
-    """The highest layer that it names, as `@scenario(layers=…)` takes it: a model that has not so
-    many refuses.
-    """
+    """Return the highest layer it names for `@scenario(layers=…)`: smaller models refuse."""
     return {"highest": program.layers - 1} if program.layers else {}

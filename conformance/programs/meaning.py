@@ -1,7 +1,7 @@
-"""What a program means: its operations, applied where plain hooks of the reference pass.
+"""The meaning of a program: its operations, applied by hooks on the plain reference.
 
-Independent of the trace that is written of it (`conformance.programs.source`): a mistake in one of
-the two shows on every column.
+It is independent of the generated trace (`conformance.programs.source`), so a mistake in one of the
+two shows on every column.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 #: An operation by its index, at a prompt and a step.
 Moment = tuple[int, int, int]
 
-#: Gives the fixed random vector of a layer and a seed.
+#: Returns the fixed random vector of a layer and a seed.
 Direction = Callable[..., "Tensor"]
 
-#: Takes a direction [width] out of rows [tokens, width].
+#: Removes a direction [width] from rows [tokens, width].
 ProjectOut = Callable[["Tensor", "Tensor"], "Tensor"]
 
-#: What a scenario calls the ends of a step, and how a block saves them.
+#: The outputs of a step: name in a scenario → name in a block's saved values.
 _ENDS = {"logits": "logits", GREEDY: "token"}
 
 _ROWS = {Tokens.ALL: slice(None), Tokens.FIRST: slice(0, 1), Tokens.LAST: slice(-1, None)}
 
 
 def project_out(rows: Tensor, direction: Tensor) -> Tensor:
-    """The rows [tokens, width] without their part along a direction [width], as a trace says it."""
+    """Remove the component along a direction [width] from rows [tokens, width], as a trace does."""
     return without(rows, unit(direction))
 
 
 def unit(direction: Tensor) -> Tensor:
-    """A vector of length one along a direction; zeros stay what they are."""
+    """Return the unit vector along a direction; zeros stay zeros."""
     along: Tensor = direction / direction.norm().clamp_min(1e-12)
     return along
 
 
 def without(rows: Tensor, along: Tensor) -> Tensor:
-    """The rows [tokens, width] without their part along a vector of length one [width]."""
+    """Remove the component along a unit vector [width] from rows [tokens, width]."""
     left: Tensor = rows - (rows @ along)[:, None] * along
     return left
 
 
 def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, Any]]:
-    """The observations of every prompt, as `gathered` gives them."""
+    """Return the observations of every prompt, in the form of `gathered`."""
     values: dict[Moment, Tensor] = {}
     by_prompt: list[dict[Any, Any]] = [{} for _ in program.prompts]
     for group in program.groups:
@@ -65,9 +65,9 @@ def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, An
 
 
 def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
-    """What the reference gives for one prompt of a program."""
+    """Run the reference on one prompt of a program."""
     text, steps = acts.program.prompts[acts.prompt], acts.program.steps
-    # By its number: two prompts may be the same text, with other operations.
+    # By index: two prompts may have equal text and other operations.
     along = model.forced[acts.prompt] if model.forced else ()
     forced = forced_at(acts.program, acts.prompt) if acts.active else {}
     if acts.active and any(op.do.writes for _, op in acts.operations):
@@ -82,9 +82,10 @@ def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
 
 
 class Acts:
-    """What one prompt of a program does wherever a forward passes its places, and what it has
-    seen there. `values` are shared by the prompts of a program; `direction` gives the fixed
-    vector of a layer and a seed, `out` takes a direction out of rows.
+    """The operations of a program on one prompt, and the values seen at their places.
+
+    The prompts of a program share `values`. `direction` returns the fixed vector of a layer and
+    seed; `out` removes a direction from rows.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Acts:
         self.stopped = any(op.do is Do.STOP for _, op in operations)
 
     def saved(self, logits: Sequence[Tensor], tokens: Sequence[Tensor]) -> dict[Any, Any]:
-        """What `gathered` takes: what was seen, and these ends of every step."""
+        """Return what `gathered` takes: the values seen, and these outputs of every step."""
         ended = 0 if self.stopped else self.program.steps
         values = self.values.items()
         return {
@@ -124,7 +125,7 @@ class Acts:
         }
 
     def by_place(self) -> dict[tuple[str, int | None], list[tuple[int, Operation]]]:
-        """The operations in the order in which a forward meets them."""
+        """Return the operations by place, in the order in which a forward pass reaches them."""
         by_place: dict[tuple[str, int | None], list[tuple[int, Operation]]] = {}
         where = sorted(
             self.operations, key=lambda item: (replace(item[1], do=Do.READ).depth, item[0])
@@ -137,7 +138,7 @@ class Acts:
         return by_place
 
     def visits(self) -> dict[tuple[str, int | None], Visit]:
-        """What is to be done wherever a forward passes a place of the program."""
+        """Return the hook for each place of the program."""
         visits: dict[tuple[str, int | None], Visit] = {
             place: _visit(self, members) for place, members in self.by_place().items()
         }
@@ -150,7 +151,7 @@ class Acts:
         return visits
 
     def act(self, members: Sequence[tuple[int, Operation]], step: int, rows: Tensor) -> Tensor:
-        """The rows that go on from a place after these operations."""
+        """Apply these operations at a place and return the rows that continue."""
         for index, operation in members:
             if operation.step not in (None, step) or operation.do is Do.STOP:
                 continue
@@ -181,7 +182,7 @@ def _visit(acts: Acts, members: Sequence[tuple[int, Operation]]) -> Visit:
 
 
 def _keeping_input(visit: Visit | None, came_in: list[Tensor]) -> Visit:
-    """The same, and what comes in is kept."""
+    """Return the visit, extended to keep the layer's input."""
 
     def keep(step: int, rows: Tensor) -> Tensor:
         rows = visit(step, rows) if visit else rows
@@ -192,7 +193,7 @@ def _keeping_input(visit: Visit | None, came_in: list[Tensor]) -> Visit:
 
 
 def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
-    """The same on what came in: the layer itself does not count."""
+    """Return the visit applied to the layer's input, so that the layer is skipped."""
 
     def exchange(step: int, _: Tensor) -> Tensor:
         rows = came_in[0].clone()
@@ -204,7 +205,7 @@ def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
 def changed(
     operation: Operation, rows: Tensor, value: Any, out: ProjectOut = project_out
 ) -> Tensor:
-    """The rows [tokens, width] after a write; `out` takes a direction out of rows."""
+    """Return the rows [tokens, width] after a write; `out` removes a direction from rows."""
     rows = rows.clone()
     row_index = _ROWS[operation.tokens]
     match operation.do:
@@ -222,7 +223,7 @@ def changed(
 
 
 def forced_at(program: Program, prompt: int) -> dict[int, int]:
-    """The ids that a prompt of a program goes on with, by the step in which they are laid down."""
+    """Return the ids forced on a prompt, by step."""
     return {
         step: int(op.amount)
         for op in program.operations
@@ -234,9 +235,10 @@ def forced_at(program: Program, prompt: int) -> dict[int, int]:
 def gathered(
     program: Program, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]], *, active: bool = True
 ) -> list[dict[str, Any]]:
-    """The observations of every prompt from what its block saved. Keys are `("logits", step)`,
-    `("token", step)`, `("read", operation, step)` and `("written", operation, step)`; what is not
-    there is left out. Ids are forced in a run that is `active` alone.
+    """Return the observations of every prompt from what its block saved.
+
+    Keys are (`logits` | `token`, step) and (`read` | `written`, operation, step), all optional. Ids
+    are forced only in an `active` run.
     """
     names = observed_names(program)
     prompts: list[dict[str, Any]] = []
@@ -258,7 +260,7 @@ def gathered(
                     put(names[index], step, value if layer is None else {layer: value})
                 case ("written", index, step):
                     operation = program.operations[index]
-                    # A number even where no layer has it: the logits come after.
+                    # A number even if no layer has it: the logits come after.
                     late = operation.part in (Part.NORM, Part.LOGITS)
                     layer = program.layers if late else operation.layer or 0
                     put(f"written_{index}", step, {layer: value})
@@ -273,7 +275,7 @@ def gathered(
 def observed(
     form: Form, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]]
 ) -> list[dict[str, Any]]:
-    """The same by the names that the scenario has, and nothing else."""
+    """Like `gathered`, but under the scenario's names, and nothing else."""
     steps, operations = range(form.program.steps), form.program.operations
     prompts: list[dict[str, Any]] = []
     for saved in by_prompt:
@@ -293,13 +295,13 @@ def observed(
 
 
 def _steps(saved: Mapping[tuple[Any, ...], Any], *key: Any, steps: range) -> Any:
-    """What was saved in each step; a step that saved nothing has nothing there."""
+    """Return what was saved in each step, {} if nothing."""
     return [saved.get((*key, step), {}) for step in steps]
 
 
 def observed_names(program: Program) -> dict[int, str]:
-    """What each reading operation's observation is called: by its part where that says all,
-    as scenarios do, so that the judge knows the stream for what it is.
+    """Name each reading operation's observation: by its part if that is unambiguous, as scenarios
+    do, so that the judge recognizes the stream.
     """
     names: dict[int, str] = {}
     named_places: set[tuple[Part, int | None]] = set()
@@ -309,7 +311,7 @@ def observed_names(program: Program) -> dict[int, str]:
         plain = (
             operation.do is Do.READ
             and operation.tokens is Tokens.ALL
-            and operation.part is not Part.LOGITS  # the name of a step's end
+            and operation.part is not Part.LOGITS  # the name of a step's output
             and (operation.part, operation.layer) not in named_places
         )
         if plain:

@@ -1,4 +1,4 @@
-"""What a program is: prompts, steps, and operations at places. Data, and JSON both ways."""
+"""Data types of a program: prompts, steps, and operations at places. Convertible to JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.records.base import adapter
 
 
 class Part(StrEnum):
-    """Where an operation acts: a part of the model, in the order in which a forward meets them."""
+    """The place of an operation: a part of the model, in the order of a forward pass."""
 
     EMBEDDING = "embedding"
     INPUT = "input"
@@ -24,17 +24,17 @@ class Part(StrEnum):
     MLP = "mlp"
     STREAM = "stream"
     NORM = "norm"
-    LOGITS = "logits"  # of the last token: what the id is chosen by
+    LOGITS = "logits"  # of the last token: they choose the id
     TOKEN = "token"  # noqa: S105 - the id that a step generates
 
     @property
     def layered(self) -> bool:
-        """Whether every layer has one."""
+        """Return whether every layer has one."""
         return self not in (Part.EMBEDDING, Part.NORM, Part.LOGITS, Part.TOKEN)
 
     @property
     def needs(self) -> str:
-        """The part of a model that it belongs to, as scenarios name it; "" for a layer's own."""
+        """Return the part of a model it belongs to, as scenarios name it; "" for a layer's own."""
         name = self.removesuffix("_input")
         ends = (Part.LOGITS, Part.TOKEN)
         return "" if self in (Part.INPUT, Part.STREAM, *ends) else name
@@ -43,10 +43,10 @@ class Part(StrEnum):
 class Do(StrEnum):
     """What an operation does with the rows at its place; v is its value.
 
-    Reads give a value that later operations may take: `read` the rows, `difference` the rows
-    less v, `product` the rows times v. Writes: `add` amount · v, `scale` by the amount, `zero`,
-    `replace` by v, `project` out the direction of v; `skip` leaves a layer out, `force` lets the
-    generation go on with the id `amount`. `stop` ends the trace after its place.
+    Reads give a value that later operations may take: `read` the rows, `difference` the rows minus
+    v, `product` the rows times v. Writes: `add` amount · v, `scale` by the amount, `zero`,
+    `replace` by v, `project` out the direction of v; `skip` omits a layer, `force` continues the
+    generation with the id `amount`. `stop` ends the trace after its place.
     """
 
     READ = "read"
@@ -71,17 +71,17 @@ class Do(StrEnum):
 
     @property
     def observes(self) -> bool:
-        """Whether the rows of its place are seen, be they read or read back after a write."""
+        """Return whether the rows of its place are seen, either read or read back after a write."""
         return self not in (Do.SKIP, Do.FORCE, Do.STOP)
 
     @property
     def takes(self) -> bool:
-        """Whether it has a value."""
+        """Return whether it has a value."""
         return self in (Do.DIFFERENCE, Do.PRODUCT, Do.ADD, Do.REPLACE, Do.PROJECT)
 
 
 class Tokens(StrEnum):
-    """Which rows of its place an operation is about."""
+    """Which rows of its place an operation reads or writes."""
 
     ALL = "all"
     FIRST = "first"
@@ -90,11 +90,11 @@ class Tokens(StrEnum):
 
 @record()
 class Operation:
-    """One operation. `prompt` and `step` None: each of them.
+    """One operation. `prompt` and `step` None mean all of them.
 
-    `value` is the index of the reading operation whose value is taken; None takes the fixed
-    random direction of `layer` and `seed`, which is about as long as the stream. A read that is
-    not `saved` is only taken by others.
+    `value` is the index of the reading operation that supplies the value; None is the fixed random
+    direction of `layer` and `seed`, about as long as the stream. A read that is not `saved` only
+    supplies others.
     """
 
     do: Do
@@ -110,8 +110,9 @@ class Operation:
 
     @property
     def depth(self) -> tuple[int, int]:
-        """Where a forward meets it: layers count from 1, the embeddings are before them. A layer is
-        left out once its input has come, which can be read and not asked for afterwards.
+        """Return the position in a forward pass: embeddings first, then layers from 1.
+
+        A skip comes after the layer's input, which cannot be read afterwards.
         """
         order_of_parts = tuple(Part)
         order = 2 * order_of_parts.index(self.part)
@@ -125,9 +126,10 @@ class Operation:
 
 @record()
 class Program:
-    """Operations on prompts. Prompts of one of the `traces` (none given: all of them) run in one
-    trace; a later trace may take what an earlier one read. Every step's logits and id are
-    observed besides what is read, and every write is read back.
+    """Operations on prompts. Prompts of one of the `traces` (default: all) run in one trace.
+
+    A later trace may use what an earlier one read. Every step's logits and id are observed too, and
+    every write is read back.
     """
 
     prompts: tuple[str, ...]
@@ -137,37 +139,37 @@ class Program:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The prompts of each trace."""
+        """Return the prompts of each trace."""
         return self.traces or (tuple(range(len(self.prompts))),)
 
     @property
     def twin(self) -> bool:
-        """Whether it has a clean run beside: what is forced shows without one."""
+        """Return whether it has a clean run too; forced ids need none."""
         return any(op.do.writes and op.do is not Do.FORCE for op in self.operations)
 
     @property
     def layers(self) -> int:
-        """How many layers a model must have."""
+        """Return how many layers a model must have."""
         return 1 + max((op.layer for op in self.operations if op.layer is not None), default=-1)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The parts that a model must have, as `@scenario(needs=…)` names them."""
+        """Return the parts that a model must have, as `@scenario(needs=…)` names them."""
         return tuple(sorted({op.part.needs for op in self.operations} - {""}))
 
     @property
     def name(self) -> str:
-        """A name that is the program's alone, which Python can import."""
+        """Return a unique name of the program that Python can import."""
         return f"program_{digest(as_json(self))}"
 
 
 @record()
 class Form:
-    """A scenario's case as a program, so that libraries which know no nnsight can run it.
+    """A scenario's case as a program, so that libraries without nnsight can run it.
 
-    `reads` says which reading operation gives each of the scenario's observations: its index, or
-    several where the observation has a value for each of their layers. `ends` are those of
-    "logits" and "tokens" that the scenario observes.
+    `reads` maps each of the scenario's observations to its reading operation: its index, or several
+    if the observation has a value for each of their layers. `ends` are the outputs ("logits",
+    "tokens") that the scenario observes.
     """
 
     program: Program
@@ -176,7 +178,7 @@ class Form:
 
 
 def as_json(program: Program) -> dict[str, object]:
-    """What JSON holds of it, without what is as it is by default."""
+    """Convert to JSON-compatible data, without default values."""
     plain: dict[str, object] = adapter(Program).dump_python(
         program, mode="json", exclude_defaults=True
     )
@@ -184,5 +186,5 @@ def as_json(program: Program) -> dict[str, object]:
 
 
 def from_plain(plain: object) -> Program:
-    """The program of such a mapping. Raises pydantic.ValidationError for one that is none."""
+    """Parse a mapping. Raises pydantic.ValidationError if it is not a program."""
     return adapter(Program).validate_python(plain)

@@ -1,8 +1,8 @@
-"""A program as a scenario's file: its trace in straight-line nnsight, its meaning by the reference.
+"""Write a program as a scenario file: a straight-line nnsight trace, and its reference.
 
-The trace is what a user would have written: an `invoke` for each prompt, each access where the
-model runs it. So the file runs, is judged, stored and reported as any scenario is, and
-`conformance repro` makes a script of it.
+The trace is what a user would write: an `invoke` for each prompt, each access where the model runs
+it. The file runs, is judged, stored and reported like any scenario, and `conformance repro` makes a
+script of it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ _ROWS = {Tokens.ALL: "", Tokens.FIRST: "[:1]", Tokens.LAST: "[-1:]"}
 
 
 def text(program: Program, name: str = "") -> str:
-    """The file. `name` is the scenario's, and the file's. Raises ConformanceError for a program
-    that means nothing.
+    """Return the file's text. `name` is the scenario's and the file's.
+
+    Raises ConformanceError for an invalid program.
     """
     check(program)
     name = name or program.name
@@ -102,7 +103,7 @@ def _trace(program: Program, group: tuple[int, ...]) -> Iterator[str]:
 
 
 def _block(program: Program, prompt: int) -> Iterator[str]:
-    """What a prompt's block does, in every step what is due there."""
+    """Yield the lines of a prompt's block: in every step, what is due there."""
     name = f"seen_{prompt}"
     yield f"{name} = {{}}.save()"
     operations = [
@@ -112,7 +113,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
     ]
     many = program.steps > 1
     due = [(op.depth, index, _operation(program, op, index, prompt)) for index, op in operations]
-    # What a layer that is left out gives is seen where it would have ended.
+    # A skipped layer's output is seen where the layer would have ended.
     due += [
         (replace(op, do=Do.READ).depth, index, _read_back(program, op, index, prompt))
         for index, op in operations
@@ -169,7 +170,7 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
 
 
 def _read_back(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
-    """Read back what was written, in the clean run what is there without it."""
+    """Yield a read of what was written; in the clean run, of what is there without it."""
     place = _PLACES[operation.part].format(layer=operation.layer)
     step = "0" if program.steps == 1 else "step"
     yield f'seen_{prompt}["written", {index}, {step}] = {place}'
@@ -193,7 +194,7 @@ def _change(operation: Operation, rows: str, value: str) -> Iterator[str]:
 
 
 def _value(program: Program, operation: Operation, prompt: int) -> str:
-    """The expression of an operation's value."""
+    """Return the expression of an operation's value."""
     if operation.value is None:
         return f"lm.direction({operation.layer or 0}, seed={operation.seed})"
     source, then = source_of(program, operation, prompt, -1)
@@ -204,7 +205,7 @@ def _value(program: Program, operation: Operation, prompt: int) -> str:
 
 
 def _taken_elsewhere(program: Program, index: int, prompt: int) -> bool:
-    """Whether another prompt takes what this operation reads of this one."""
+    """Return whether another prompt uses what this operation reads of this one."""
     return any(
         taker.value == index
         and program.operations[index].prompt == prompt

@@ -1,4 +1,4 @@
-"""Which programs mean something: what flows, flows forward in the order of execution."""
+"""Rules for valid programs: values flow forward in the order of execution."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from conformance.errors import ConformanceError
 from conformance.programs.operations import Do, Operation, Part, Program, Tokens
 
-#: Parts that can be read, and not written to.
+#: Parts that can be read but not written.
 READ_ONLY = (Part.INPUT, Part.TOKEN)
 
 
 def complaints(program: Program) -> Iterator[str]:
-    """What is wrong with a program, in words; nothing where it means something."""
+    """Yield what is wrong with a program; nothing if it is valid."""
     if not program.prompts:
         yield "there is no prompt"
     if sorted(index for group in program.groups for index in group) != list(
@@ -33,7 +33,7 @@ def complaints(program: Program) -> Iterator[str]:
 
 
 def check(program: Program) -> Program:
-    """The program itself. Raises ConformanceError, in words, for one that means nothing."""
+    """Return the program. Raises ConformanceError if it is invalid."""
     for words in complaints(program):
         raise ConformanceError(f"this is no program: {words}", remedy="see docs/programs.md")
     return program
@@ -44,14 +44,14 @@ def valid(program: Program) -> bool:
 
 
 def prompts_of(program: Program, operation: Operation) -> tuple[int, ...]:
-    """The prompts that an operation acts on."""
+    """Return the prompts that an operation acts on."""
     if operation.prompt is None:
         return tuple(range(len(program.prompts)))
     return (operation.prompt,)
 
 
 def source_of(program: Program, taker: Operation, prompt: int, step: int) -> tuple[int, int]:
-    """The prompt and step at which the value was read that is taken at these."""
+    """Return the prompt and step whose value is used at these."""
     assert taker.value is not None  # noqa: S101 - the caller has looked
     giver = program.operations[taker.value]
     return (
@@ -100,7 +100,7 @@ def _place(program: Program, operation: Operation) -> Iterator[str]:
 
 
 def _logits(operation: Operation) -> Iterator[str]:
-    """One row, as wide as the vocabulary; the id is chosen by it."""
+    """Check an operation on the logits: one row, as wide as the vocabulary, that chooses the id."""
     if operation.tokens is not Tokens.ALL:
         yield "there are the last token's logits alone"
     if operation.do in (Do.ZERO, Do.PROJECT, Do.STOP) or operation.amount == 0:
@@ -110,7 +110,7 @@ def _logits(operation: Operation) -> Iterator[str]:
 
 
 def _stop(program: Program, operation: Operation) -> Iterator[str]:
-    """A trace that ends in its middle: of one prompt and one step, and nothing after it."""
+    """Check a stop: its trace has one prompt and one step, and nothing comes after it."""
     group = next((group for group in program.groups if operation.prompt in group), ())
     if operation.prompt is None or len(group) != 1 or program.steps != 1:
         yield "only a trace of one prompt and one step is stopped"
@@ -123,7 +123,7 @@ def _stop(program: Program, operation: Operation) -> Iterator[str]:
 
 
 def _skip(program: Program, operation: Operation) -> Iterator[str]:
-    """A layer that is left out has no inside, and once left out lacks what later steps need."""
+    """Check a skip: nothing acts inside the layer, and later steps lack nothing."""
     if operation.part is not Part.STREAM:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
@@ -131,7 +131,7 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
     of_whole_trace = operation.prompt is None or any(
         group == (operation.prompt,) for group in program.groups
     )
-    if not of_whole_trace:  # nnsight says so: the prompts of a trace share a forward
+    if not of_whole_trace:  # an nnsight rule: the prompts of a trace share a forward pass
         yield "a layer is left out for every prompt of a trace, or for none"
     inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
     for index, beside in enumerate(program.operations):
@@ -143,7 +143,7 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
 
 
 def _flow(program: Program, taker: Operation) -> Iterator[str]:
-    """The value was read before, everywhere where it is taken, and its rows fit."""
+    """Check that the value was read before, wherever it is used, and that its rows fit."""
     assert taker.value is not None  # noqa: S101 - the caller has looked
     giver = program.operations[taker.value]
     trace = {prompt: at for at, group in enumerate(program.groups) for prompt in group}
@@ -176,7 +176,7 @@ def _flow(program: Program, taker: Operation) -> Iterator[str]:
 def _moment(
     program: Program, operation: Operation, index: int | None = None
 ) -> tuple[tuple[int, int], int]:
-    """When in one step an operation happens: at its place, in the order of the program."""
+    """Return when an operation happens within a step: by its place, then program order."""
     if index is None:
         index = next(i for i, candidate in enumerate(program.operations) if candidate is operation)
     return operation.depth, index

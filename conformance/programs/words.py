@@ -1,4 +1,4 @@
-"""A program in words, for the docstring of its file."""
+"""Description of a program in words, for the docstring of its file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = {Tokens.ALL: "", Tokens.FIRST: "the first row of ", Tokens.LAST: "the la
 
 
 def meaning_in_words(program: Program) -> str:
-    """A sentence or a few: what is run, and what is done there."""
+    """Describe in a few sentences what is run, and what is done there."""
     prompts = len(program.prompts)
     run = f"{prompts} prompt{'s' * (prompts > 1)} in {len(program.groups)} "
     run += f"trace{'s' * (len(program.groups) > 1)}, {program.steps} "
@@ -34,7 +34,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def operation_in_words(operation: Operation) -> str:
-    """`add 0.5 times a fixed direction to the last row of stream 1`."""
+    """Describe an operation: `add 0.5 times a fixed direction to the last row of stream 1`."""
     layer = "" if operation.layer is None else f" {operation.layer}"
     if operation.do is Do.SKIP:
         return f"leave out layer{layer}"
