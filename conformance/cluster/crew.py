@@ -153,7 +153,7 @@ class OnRay:
         self._post.close()
         return self._local.end()
 
-    # --- what goes out ------------------------------------------------------
+    # --- submitting remote jobs ---------------------------------------------
 
     def _give(self, away: _Away) -> None:
         """Submit a remote job, excluding the machines that cannot run it."""
@@ -218,7 +218,7 @@ class OnRay:
             self._close(away, why)
         return bool(why)
 
-    # --- what comes back ----------------------------------------------------
+    # --- handling their messages --------------------------------------------
 
     def _take(self, message: Any, *, only_hear: bool = False) -> None:
         if isinstance(message, tuple):  # from a machine that cannot import this package

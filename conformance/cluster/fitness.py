@@ -14,7 +14,7 @@ from conformance.errors import ConformanceError
 from conformance.runner.reuse import NO_ROOM
 from conformance.store import GroupFolder, installed, installed_in
 
-#: What a group writes before it is synced, and a checkpoint. Less free space is too little.
+#: The free space that a group needs for its files before they are synced, and a checkpoint.
 ROOM_MIB = 512
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -25,8 +25,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Errand:
-    """One remote job. `python` is its workers' interpreter, None for the machine's own, and
-    `versions` what that must have. `device` is the required kind of machine, "" for any.
+    """One remote job. `python` is its workers' interpreter, None for the machine's own, with the
+    required `versions`. `device` is the required kind of machine, "" for any.
     """
 
     group: str

@@ -148,8 +148,8 @@ class Engine(Protocol):
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
         """Return the scenario's observations by `str(Site)`, as torch tensors on the CPU.
 
-        Raises `Refused` for what is not supported and `Unreadable` when the stream's layout is
-        unknown. Any other exception is an error of the trace.
+        Raises `Refused` if the engine does not support the case and `Unreadable` if the stream's
+        layout is unknown. Any other exception is an error of the trace.
         """
         ...
 

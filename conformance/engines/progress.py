@@ -1,4 +1,4 @@
-"""Progress of a running case, told to the runner: each trace restarts the cell's time limit.
+"""Progress of a running case for the runner: each trace restarts the cell's time limit.
 
 A case may run hundreds of traces, which takes minutes on a slow processor; a hanging trace is still
 found in the usual time. Only a limited number is reported, so an endless loop times out too.

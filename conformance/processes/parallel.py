@@ -71,8 +71,8 @@ def side_by_side(
 def pool_of(
     processes: int, begin: Callable[..., None] | None = None, begin_with: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
-    """Return a pool of processes, each of which calls `begin` once. They end when this process
-    ends, however it does.
+    """Return a pool of processes that each call `begin` once. They end when this process ends,
+    however it does.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)

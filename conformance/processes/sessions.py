@@ -52,7 +52,7 @@ def die_with_parent(*, enabled: bool = True) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ended, so that none is lost."""
+    """Become the parent of descendants whose parent ended, so that none is lost."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -27,7 +27,7 @@ class Crew(Protocol):
         ...
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
-        """Let the group reuse what was finished before on hardware on which it may run here.
+        """Let the group reuse cells finished on hardware of a kind on which it may run.
 
         Raises ConformanceError as `GroupRun.reuse` does.
         """
@@ -44,7 +44,7 @@ class Crew(Protocol):
         ...
 
     def keep_only(self, wanted: Sequence[Planned]) -> None:
-        """Release what none of these jobs, which wait or run, needs."""
+        """Release everything that these waiting and running jobs do not need."""
         ...
 
     def end(self) -> set[int]:

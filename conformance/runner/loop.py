@@ -1,4 +1,4 @@
-"""The parent's loop: begins what is ready, accounts for what has ended, cleans up."""
+"""The parent's loop: begins groups that are ready, closes ended ones, and cleans up."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Runner:
         return job in self._done or (group is not None and group.rests)
 
     def _has(self, job: str, case: str) -> bool:
-        """Return whether a cell of a running job succeeded. Another machine's cells are synced only
-        when their whole group ends.
+        """Return whether a cell of a running job succeeded. A remote job's outcomes are synced into
+        its group's folder, too.
         """
         group = self._running.get(job)
         outcome = group.folder.outcome(case) if group is not None else None
@@ -172,7 +172,7 @@ def _handled(numbers: Sequence[signal.Signals], by: Callable[..., object] | int)
 
 
 def _told_to_end_as_by_ctrl_c() -> AbstractContextManager[None]:
-    """Handle other ending signals like Ctrl-C: keep what is finished, and leave no process behind.
+    """Handle other ending signals like Ctrl-C: keep finished cells, and leave no process behind.
 
     A signal that is ignored from outside (nohup, a shell's background job) stays ignored, and one
     that the command already handles is left to it.

@@ -53,7 +53,7 @@ CORPUS = (
     "def add(first, second): return first + second  # a line of code in between",
 )
 
-#: The standard deviation of what is added to norm weights and biases.
+#: The standard deviation of the noise added to norm weights and biases.
 ROUGHNESS = 0.1
 
 

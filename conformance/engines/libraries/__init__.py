@@ -96,7 +96,7 @@ class Library(Protocol):
 
     def run(self, batch: Batch) -> list[Ends]:
         """Generate greedily for all prompts of the batch, in one call of the library if it supports
-        that. Raises Refused, with the reason, for what the library cannot do.
+        that. Raises Refused, with the reason, if the library cannot run the batch.
         """
 
 

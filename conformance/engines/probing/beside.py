@@ -35,7 +35,7 @@ def kept_beside(observe: Observe) -> bool:
     try:
         alone = [[tensor.clone() for tensor in observe([prompt])[0]] for prompt in PROMPTS]
         return all(map(same_bits, alone, observe(PROMPTS)))
-    except Exception:  # noqa: BLE001 - that several prompts are refused is for scenarios to tell
+    except Exception:  # noqa: BLE001 - scenarios report refused batches
         return False
 
 

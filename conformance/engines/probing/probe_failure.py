@@ -46,8 +46,7 @@ class Obstacle:
 
 def tell_probing(job: Job, computing: Iterable[int] = ()) -> None:
     """Write to the events file that the engine has started, with its processes, and is being
-    probed. No other sign of that is visible to whoever watches or disturbs a run. The runner counts
-    probing as loading.
+    probed. Observers of a run see no other sign of that. The runner counts probing as loading.
 
     `computing` are the processes that compute the model. They and the processes between them and
     this one form the engine. Other processes of the session, such as torch's compile workers, may

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def keep_here() -> None:
-    """Keep the core here for engines opened later. vLLM takes no functions to other cores."""
+    """Keep later engines' cores here: vLLM cannot send functions to a core elsewhere."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 

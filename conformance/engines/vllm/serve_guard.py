@@ -1,6 +1,6 @@
 """Access control of the served engine: only the worker that started it may use it.
 
-Like any server that runs traces, nnsight's unpickles what it receives, so whoever reaches it, such
+Like any server that runs traces, nnsight's unpickles its requests, so anyone who reaches it, such
 as another local user or a web page in a local browser, runs code as the user. Before a request's
 body is read, the request must carry this load's secret, be addressed to the loopback by number (a
 page whose name resolves to the loopback is not), and have no Origin header.

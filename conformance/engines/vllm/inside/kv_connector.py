@@ -22,8 +22,8 @@ class Written:
 
 
 class WritingConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
-    """vLLM's connector without CUDA streams and pinned memory: it writes each file at once. Which
-    states of which tokens are written, when and where, is still vLLM's choice.
+    """vLLM's connector without CUDA streams and pinned memory: it writes each file at once. vLLM
+    still chooses the states, the tokens, the time and the path.
     """
 
     def _submit_async_write(self, pending: PendingSave) -> None:
