@@ -74,9 +74,8 @@ def hold() -> None:
 
 
 def name_shared() -> None:
-    """Make this process of a run, and those forked from it, name shared memory after the run's
-    folder from the start. vLLM's message queues can then be identified even after an immediate
-    kill.
+    """Make this process of a run, and those forked from it, name shared memory after the run's folder
+    from the start, so that vLLM's message queues can be found even after an immediate kill.
     """
     name = Path(os.environ.get("TMPDIR", "")).name
     if name.startswith(PREFIX):
