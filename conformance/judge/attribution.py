@@ -1,9 +1,9 @@
-"""Decide which side has to fix a failed cell, from what is known of the same model.
+"""Decide which side has to fix a failed cell, from other results of the same model.
 
-Five facts decide. Does the plain engine, without nnsight, agree with the reference? Does the same
-cell pass on one pipeline stage? Is the clean run right and the edited run wrong, or are the last
-logits right and the reads wrong? Is what the engine itself returned from the same run right? Does
-the scenario fail alike on every engine, which no side can explain except a trace that raises?
+Five facts decide: whether the plain engine, without nnsight, agrees with the reference; whether the
+cell passes on one pipeline stage; whether only the edited run or only the reads are wrong, not the
+clean run or the last logits; whether what the engine itself returned from the run is right; and
+whether the scenario fails alike on every engine, where only a trace that raised is a sure culprit.
 
 The reference and the HF column share transformers' model code. An engine that differs from the
 reference by itself is the culprit only if something else confirms that code (`Plain.confirmed`);
@@ -142,7 +142,7 @@ def _does_better(single: CellResult, cell: CellResult) -> bool:
 
 def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -> Attribution:
     passes = f"the same cell is {single.verdict} on {single.backend}"
-    if plain is not None and not plain.agrees:  # one stage stands behind the definition
+    if plain is not None and not plain.agrees:  # the one-stage column confirms the definition
         words = f"{passes}, but {cell.backend} is wrong without nnsight as well: {plain.evidence}"
         return Attribution(Side.ENGINE, words)
     if plain is not None:

@@ -36,9 +36,9 @@ def share(width: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """The integers of the reference, the precision's baseline runs, and the bf16 ones if others.
+    """The integers of the reference, of the precision's baseline runs, and of the bf16 ones.
 
-    `width` is the model's.
+    `coarse` is empty if the precision is bf16. `width` is the model's.
     """
 
     truth: Tensor

@@ -35,7 +35,7 @@ _NUMBERS, _FEWEST_ROWS = 2**18, 4
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A hypothesis with its place in the proposals, its fit, and the rows it speaks of."""
+    """A hypothesis with its index among the proposals, its fit, and the share of rows it covers."""
 
     order: int
     hypothesis: Hypothesis
@@ -92,7 +92,7 @@ def _try(
         return None
     ratios = _ratios(scene, hypothesis, rows)
     after = ratios * hypothesis.noise[rows]
-    if _rms(after) * _CLEARLY > _rms(before[rows]):  # hardly nearer than the truth itself
+    if _rms(after) * _CLEARLY > _rms(before[rows]):  # hardly closer than the reference
         return None
     fits = (
         metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), limits)

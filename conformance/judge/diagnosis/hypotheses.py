@@ -79,7 +79,7 @@ def _same_by_own_name(scene: Scene, site: Site) -> bool:
 
 
 def _apart(distance: int, what: str) -> str:
-    """+1 → "the next layer", -2 → "the layer 2 further back"."""
+    """Describe a distance: +1 → "the next layer", -2 → "the layer 2 further back"."""
     if abs(distance) == 1:
         return f"the {'next' if distance > 0 else 'previous'} {what}"
     return f"the {what} {abs(distance)} further {'on' if distance > 0 else 'back'}"

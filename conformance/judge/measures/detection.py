@@ -21,9 +21,7 @@ _LEAST = -20.0
 
 
 def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
-    """Return a lower bound on the probability that `count` draws from `used` fail where `asked`
-    was.
-    """
+    """Return a lower bound on the probability that draws from `used` fail the test of `asked`."""
     right = at_most(logits, asked)
     inside = float(used[right > 0].sum())
     if inside < 1 - 1e-12 and inside**count < 1e-4:

@@ -130,7 +130,7 @@ def at_most(logits: Tensor, draws: Draws) -> Tensor:
         whole, kept = kept, _from(kept, float(best[-1]) * (1 - _SAME))
         times *= float(whole[kept > 0].sum() / best.sum())
     if draws.top_p < 1:
-        # A float32 engine adds up the whole vocabulary.
+        # A float32 engine sums over the whole vocabulary, with rounding.
         margin = kept.numel() * 2.0**-24 + _SAME
         held = _surely_held(kept, draws.top_p - margin)
         whole, kept = kept, _from(kept, _least(kept, draws.top_p + margin) * (1 - _SAME))

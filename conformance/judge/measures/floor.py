@@ -183,9 +183,9 @@ def floors(
 def _massive_floor(
     off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
 ) -> Tensor | None:
-    """Return the error of each massive element, at least the mean over the site's:
+    """Return the error of each massive element in ulps, at least the site's root mean square.
 
-    four runs are too few to trust a small error of a single number.
+    Four runs are too few to trust a small error of a single number.
     """
     if bool(mask.all()):
         return None

@@ -1,4 +1,4 @@
-"""The gain of an intervention, from clean and edited runs: did the write take effect?
+"""The gain of an intervention, from clean and edited runs: whether the write took effect.
 
 With Δr = o′ − o of the reference and Δc = c′ − c of the candidate on the bulk dimensions: g = ⟨Δc,
 Δr⟩ / ⟨Δr, Δr⟩, off-axis h = ‖Δc − gΔr‖ / ‖Δr‖. What both runs of one side share cancels, so a write
@@ -160,7 +160,7 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
 
 
 def _apart(twin: Twin) -> Tensor:
-    """[T]: √2·n_t, the distance of two runs that are each n_t from the reference."""
+    """Return √2·n_t [T], the distance of two runs that are each n_t from the reference."""
     return math.sqrt(2) * twin.before.noise * (not twin.repeats)
 
 

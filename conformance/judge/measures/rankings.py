@@ -1,6 +1,6 @@
 """Ids of the largest numbers, weighed by those numbers (pure).
 
-If ids are in another order, is each number as large as the one it replaces, within noise? As for
+An id in another place is excused if its number equals the replaced one's within noise. As for
 greedy ids, the reference's numbers and the baseline runs' scatter on the pair decide. The numbers
 are found, not named: a tensor whose largest entries have these ids in the reference and every
 baseline run, or the sorted numbers that `topk` returns with them.

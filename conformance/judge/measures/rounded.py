@@ -35,7 +35,7 @@ _FEW = 8
 def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
     """Return the dtypes that the reference's values were rounded to, by site.
 
-    Small integers fit any dtype: a name of which no value uses the last bit was not rounded.
+    Small integers fit any dtype: a name without any value that uses the last bit was not rounded.
     """
     found = {site: rounded_to(tensor) for site, tensor in truth.items()}
     kept = {site: kind for site, kind in found.items() if kind is not None}
@@ -139,4 +139,4 @@ def rounded_to(tensor: Tensor) -> torch.dtype | None:
 
 
 def _carries(values: Tensor, kind: torch.dtype) -> bool:
-    return torch.equal(values.to(kind).to(values.dtype), values)  # nan is equal to nothing
+    return torch.equal(values.to(kind).to(values.dtype), values)  # nan equals nothing

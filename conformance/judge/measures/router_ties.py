@@ -1,8 +1,8 @@
 """Rows that rounding may route to another expert: docs/numerics.md#ties-of-routers.
 
 A router can score two experts within one rounding of each other, also in float32: about one token
-in ten thousand. Which expert an honest computation picks is chance. The token's own row and later
-rows that depend on it then follow one expert or the other.
+in ten thousand. Which expert a correct computation picks is then chance. The token's own row and
+later rows that depend on it follow one expert or the other.
 """
 
 from __future__ import annotations
