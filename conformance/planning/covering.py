@@ -1,21 +1,19 @@
-"""A covering selection of a product of cells: few cells that exercise every choice (pure).
+"""Select few cells of the product that together exercise every choice (pure).
 
-The product of all models, backends and cases is the full tier. A covering tier keeps, of each
-scenario, the cells that satisfy these rules:
+The product of all models, backends and cases is the full tier. Of each scenario, a covering tier
+keeps the cells that satisfy these rules:
 
-- A model that stands for a kind of layer runs every case on every backend.
+- A model that represents a kind of layer runs every case on every backend.
 - Every other model runs every value of every option of the scenario, and every backend.
-- All other models together run every pair of values of two options, the backend being one of the
-  options.
-- Cases that depend on the engine alone run only on the models that stand for a kind of layer.
+- All other models together run every pair of values of two options; the backend is an option.
+- Cases that depend only on the engine run only on the models that represent a kind of layer.
 - A model that an engine refuses in float32 (`numerics` in models.yaml) runs in both precisions.
-- Both precisions are observed where bf16 can show something that float32 does not: for cases
-  that say so, for a write of each model, and for one more where it stands for a kind of layer.
-  Every other model has one backend in bf16, in turn, and not transformers, which the reference
-  is computed with.
+- Both precisions run where bf16 can show something that float32 cannot: in cases that say so, in a
+  write of each model, and in another if it represents a kind of layer. Every other model runs bf16
+  on one backend, in turn, but not on transformers, which computes the reference.
 
-The choice is greedy and deterministic. Where several cells cover equally much, the one that
-earlier models used least is taken, so the product is dealt out over the models in their order.
+The choice is greedy and deterministic. Of cells that cover equally much, the one least used by
+earlier models is taken, so the product is spread over the models in their order.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from conformance.scenario import ENGINE, Scenario
 #: The name of an option and the value that a cell has for it.
 _Value = tuple[str, object]
 
-#: The engine of backends that run the very code of the reference.
+#: The engine of backends that run the reference's own code.
 _TRANSFORMERS = "hf"
 
 #: The backend is an option of every cell. No scenario can use this name.
@@ -40,7 +38,7 @@ _BACKEND = "-b"
 
 @dataclass(frozen=True)
 class Covering:
-    """The chosen cells in the order of the product, and those that run in float32 alone."""
+    """The chosen cells in the order of the product, and those that run only in float32."""
 
     cells: tuple[Cell, ...]
     float32_only: frozenset[Cell]
@@ -55,7 +53,7 @@ def cover(
 ) -> Covering:
     """Return the covering selection of `product`.
 
-    `kinds` are the ids of the models that stand for a kind of layer. Where no model of the
+    `kinds` are the ids of the models that represent a kind of layer. Where no model of the
     product is one, the first model of each scenario takes their place. Columns of one backend in
     several environments always run the same cells.
     """
@@ -166,7 +164,7 @@ def _in_bf16(
     """Return the cells that also run in bf16.
 
     They are those on which bf16 can show something, a write of each model, and another if the model
-    stands for a kind of layer. Other models use one backend `in_turn`: an engine load costs more.
+    represents a kind of layer. Other models use one backend `in_turn`: an engine load costs more.
     """
     cases: dict[tuple[str, str], Case] = {
         (scenario.name, case.name): case
