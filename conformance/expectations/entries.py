@@ -36,7 +36,7 @@ from conformance.inputs import packaged
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import NEUTRAL, PREDICTIONS, Cell, Precision, Verdict, record
 
-#: Verdicts that are known by what they say: any refusal is `unsupported`.
+#: Verdicts that are identified by their message: any refusal is `unsupported`.
 _SAID = (*sorted(NEUTRAL), Verdict.MISSING)
 
 AXES = ("model", "backend", "scenario", "case")

@@ -171,7 +171,7 @@ class Side(StrEnum):
 
 @record()
 class Attribution:
-    """The side, and the facts that decided, in words."""
+    """The side, and a description of the facts that decided."""
 
     side: Side
     evidence: str
