@@ -74,7 +74,7 @@ def hold() -> None:
 
 
 def name_shared() -> None:
-    """Make this process of a run, and those forked from it, name shared memory after the run's folder
+    """Make this process of a run, and those forked from it, name shared memory after its folder
     from the start, so that vLLM's message queues can be found even after an immediate kill.
     """
     name = Path(os.environ.get("TMPDIR", "")).name

@@ -349,8 +349,8 @@ class VLLMEngine:
         return here and repeats(lambda: self._outputs(count))
 
     def _kept_beside(self) -> bool:
-        """Return whether batching leaves a prompt's bits unchanged. False without measuring if no trace
-        runs, without reproducible bits, or if a case's settings may leave too little memory.
+        """Return whether batching leaves a prompt's bits unchanged. Not measured, and False, if no
+        trace runs, the engine is not reproducible, or the settings may leave too little memory.
         """
         exact = self.ranks[0]["device"] == "cpu" or self.repeats
         if self.obstacle or self.job.settings or not exact:
