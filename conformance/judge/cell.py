@@ -88,7 +88,7 @@ def judge_cell(
     baseline runs do. `prompt_ids` are the candidate's token ids of each prompt, `truth_ids` the
     reference's. `relations` are findings of other columns on the cell, `draws` the sampling
     parameters, if any. If this precision is `alone`, a value that a known fault explains is wrong,
-    however small the error. Without `explain` there is no diagnosis. `equal_alone` names pairs of
+    however small the error. Without `explain` there is no diagnosis. `equal_alone` names pairs in
     which one shared a batch with other requests: they must be bitwise equal if the engine is
     `bitwise_beside` other requests and they are equal in the clean run. On a `bitwise` engine, what
     no write can reach must not change by one bit in float32.
