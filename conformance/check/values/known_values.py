@@ -125,7 +125,7 @@ def _outside(path: str, role: str) -> str:
     if last in {"embed_tokens", "wte", "word_embeddings"}:
         return "the token embeddings"
     if last in {"lm_head", "embed_out"} and role == "output":
-        return "the logits"
+        return "the logits before any cap"
     return f"the {role} of {path}"
 
 

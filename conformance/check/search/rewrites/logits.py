@@ -54,6 +54,9 @@ def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
     for name in EMBEDDINGS.split("|"):
         for node, _ in program.matches(f"X.{name}.weight"):
             yield change(3, words, program.swap(node, f"model.{clues.head}.weight"))
+    for node, holes in program.matches(f"X.{clues.head}.weight"):
+        for weight in _weights(program.code(holes["X"]), clues)[1:]:
+            yield change(3, "the model has no head of its own", program.swap(node, weight))
 
 
 def _weights(model: str, clues: Clues) -> list[str]:
