@@ -1,5 +1,5 @@
-"""Is a user's own trace the same on vLLM? `conformance check`.
+"""`conformance check`: does a user's own trace compute the same on vLLM as on transformers?
 
-source (the file, parsed and never imported here) → gather (workers) → answer (the judge, and what
-a value holds instead) → searching (edits of the file, run in the engines) → kept (as a run is).
+user_file (parses the file, never imports it) → gather (runs the workers) → answer (judges, and
+identifies wrong values) → searching (runs edits of the file in the engines) → kept (stores a run).
 """

@@ -1,4 +1,4 @@
-"""The answer to a check: the same, the same but for numerics, or what differs and what mends it."""
+"""The answer to a check: the same, the same but for numerics, or the differences and a fix."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from conformance.records import Backend, Outcome, Precision, Status
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
-#: So many values are named in a note.
+#: The most values named in a note.
 _NAMED = 4
 
-#: Of values that no verdict is possible on: how they come about, by the judge's reason.
+#: Explanations of values that cannot be judged, by the judge's reason.
 _UNCLEAR = {
     HONEST_RUNS_DIFFER: (
         "transformers' own runs in float32 do not agree on this, by far more than rounding, so "
@@ -44,7 +44,7 @@ _UNCLEAR = {
     ),
 }
 
-#: Of values that come back from one side only.
+#: The note on values that only one side returns.
 _FILLED = "a list or dict that a block fills comes back where the block makes and saves it"
 
 
@@ -55,9 +55,9 @@ def answers(
     found: Sequence[Found] = (),
     given: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
 ) -> Iterator[Answered]:
-    """Yield the answer for every file on every column, from what the workers left, with what a
-    search `found`. `tell` hears what is being worked out. Answers that are `given`, by file and
-    column, are not worked out again.
+    """Yield the answer for every file on every column, from the workers' observations and the edits
+    that a search `found`. `tell` receives progress messages. Answers in `given`, by file and
+    column, are reused.
     """
     results = {(one.file, one.backend): one for one in found}
     for file in asked.files:
@@ -73,14 +73,14 @@ def answers(
 
 
 def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> Answered:
-    """Return what is to be said of one file on one column, without any edit."""
+    """Return the answer for one file on one column, without any suggested edit."""
     case = _Case(asked, run, file, backend)
     return Answered(case.checked(), file.name, tuple(case.evidence), case.prompt_ids)
 
 
 @dataclass
 class _Case:
-    """One file on one column, while its answer is found."""
+    """One file on one column, and the evidence collected for its answer."""
 
     asked: Asked
     run: RunFolder
@@ -94,7 +94,7 @@ class _Case:
         return self.asked.model.id
 
     def checked(self) -> Checked:
-        """Transformers first, then what the file means on the engine, then its numerics."""
+        """Return the answer from transformers' run, then the engine's float32, then its bf16."""
         built = self.run.group(self.model, BUILD.id)
         if built is not None and built.status is not Status.OK:
             return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
@@ -126,7 +126,7 @@ class _Case:
         return Outcome(Status.MISSING, reason=reason, harness=group is None)
 
     def _seen(self, folder: str) -> dict[str, Tensor]:
-        """What was observed there. Raises ConformanceError where its values' names are damaged."""
+        """Return the observations in a folder. Raises ConformanceError for damaged value names."""
         seen = self.run.observations(self.model, folder, self.file.key)
         try:
             naming.read(seen)
@@ -139,7 +139,7 @@ class _Case:
         return seen
 
     def _failed(self, outcome: Outcome, begin: str, *, there: bool) -> Checked:
-        """What is said of an error in float32, on transformers or `there`: with its line."""
+        """Return the answer for a float32 error on transformers, or `there`, on the engine."""
         self.evidence.append(unjudged(outcome, Precision.FLOAT32))
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
@@ -160,7 +160,7 @@ class _Case:
         return compared
 
     def _judged(self, seen: Values, mine: Values) -> Checked:
-        """What float32 says: does the trace mean the same?"""
+        """Return the answer from float32, and from bf16 if float32 agrees."""
         compared = self._compared(seen, mine, Precision.FLOAT32)
         meaning, names = compared.judgement, naming.read(seen)
         words: dict[str, object] = {
@@ -202,7 +202,7 @@ class _Case:
         return self._numerics(seen, words)
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
-        """float32 has shown the same meaning: what do the numbers do that people compute with?"""
+        """Return the answer from bf16, for a trace that agrees in float32."""
         folder = gathered_in(self.backend.id, Precision.BF16)
         outcome = self._outcome(folder)
         if outcome.status is not Status.OK:

@@ -1,4 +1,4 @@
-"""What a check says of one file on one engine: the answer, the findings, its verdict as a cell."""
+"""The result of a check of one file on one engine: answer, findings, and the verdict as a cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.records import Precision, Verdict, record
 
 
 class Answer(StrEnum):
-    """What a check says of one file on one engine."""
+    """The possible answers for one file on one engine."""
 
     SAME = "same"
     NUMERICS = "same but for numerics"
@@ -33,10 +33,10 @@ class Answer(StrEnum):
         }.get(self, ExitCode.UNEXPECTED)
 
 
-#: The answers of a file that agrees.
+#: The answers that mean agreement.
 AGREES = frozenset({Answer.SAME, Answer.NUMERICS})
 
-#: What a finding says more exactly than the numbers do.
+#: Kinds of findings that give a more specific verdict than the numbers.
 _VERDICTS: Mapping[str, Verdict] = {
     "alias": Verdict.ALIASED,
     "dropped": Verdict.DROPPED,
@@ -49,8 +49,8 @@ _VERDICTS: Mapping[str, Verdict] = {
 
 @record()
 class Finding:
-    """One thing that differs. `kind` is for programs, `name` the user's own for the value. Of an
-    error, `line` of the file raised it, which reads `code`.
+    """One difference. `kind` is for programs, `name` is the user's name for the value. For an
+    error, `line` is the line of the file that raised it and `code` its text.
     """
 
     kind: str
@@ -65,12 +65,12 @@ class Finding:
 
 @record()
 class Checked:
-    """One file on one engine. `sentence` is the answer in words, `findings` say more.
+    """The result for one file on one engine. `findings` add details to the `sentence`.
 
-    `meaning` and `numerics` are the judge's own words in float32 and in bf16; `error` is the
-    largest relative distance from transformers in float32, over tokens the median. `page` is
-    where all of it is shown. `diff` is what changes in the file, `verified` whether the file was
-    run so and agrees; then `fixed` is its text.
+    `meaning` and `numerics` are the judge's verdicts and reasons in float32 and in bf16. `error` is
+    the largest relative distance of a value from transformers in float32 (median over tokens).
+    `page` is the report. `diff` is the suggested edit; if the edited file was run and agrees,
+    `verified` is True and `fixed` is its text.
     """
 
     file: str
@@ -92,8 +92,8 @@ class Checked:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer and what it rests on: the judge's, in each precision that was judged. `key` is the
-    file's name in the check.
+    """An answer with its evidence: the judge's results, one for each precision that was judged.
+    `key` is the file's name in the check.
     """
 
     checked: Checked
@@ -103,8 +103,8 @@ class Answered:
 
 
 def decision_of(one: Answered) -> Decision:
-    """Return the verdict that an answer comes to, and the evidence that decides. Where bf16 could
-    not be judged, float32 decides.
+    """Return the verdict of an answer, and the evidence that decides it. If bf16 could not be
+    judged, float32 decides.
     """
     answer, findings = one.checked.answer, one.checked.findings
     coarse = Precision.BF16
@@ -122,6 +122,6 @@ def decision_of(one: Answered) -> Decision:
 
 
 def exit_code(checked: list[Checked]) -> ExitCode:
-    """Of several answers the gravest: ours, the user's input, a difference."""
+    """Return the gravest exit code: a harness failure, then bad input, then a difference."""
     order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED, ExitCode.OK)
     return min((one.answer.code for one in checked), key=order.index)

@@ -1,7 +1,7 @@
-"""What differs, in words: what a value holds instead of what it should, what a write did.
+"""Differences in words: what a wrong value holds instead, and what a write did.
 
-Everything here is read off the numbers of the two runs. Which line to change is a question that a
-search answers by running edits.
+All of it follows from the numbers of the two runs. Which line to change is found by the search,
+which runs edits.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from conformance.check.values.naming import Names
 from conformance.judge.cell import Judgement
 from conformance.records import Precision, Site
 
-#: More are not shown: the first ones are what the others follow from.
+#: The most values described: later ones usually follow from the first.
 _MOST = 6
 
-#: The two tensors whose sum a residual stream is on vLLM, and the stream itself.
+#: Kinds of the two tensors whose sum is the residual stream on vLLM, and of the stream itself.
 _HALVES, _WHOLE = ("mlp", "residual"), ("stream", "unedited")
 
-#: Values that differ only because of something before them.
+#: Kinds of findings that may only be consequences of an earlier difference.
 _FOLLOW = frozenset({"scaled", "structure", "unwritten", "unknown"})
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What two runs of a file show: the findings, the cause first, and what a search can use.
+    """The differences between two runs of a file: findings, the cause first, and search clues.
 
-    `part` is where the layers themselves part, `meant` where transformers has what the wrong values
-    should be.
+    `part` is where the layers' own outputs first differ. `meant` are the places at which
+    transformers computes what the wrong values should hold; `names` are those values' names.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -54,9 +54,9 @@ class Difference:
 def describe_difference(
     seen: Values, mine: Values, judgement: Judgement, layer_list: str
 ) -> Difference:
-    """Return what explains the values that differ in float32, as far as numbers show it.
+    """Return the findings that explain the values that differ in float32.
 
-    `seen` is what transformers observed, `mine` what the engine did.
+    `seen` are the observations on transformers, `mine` those on the engine.
     """
     known = catalogue(seen, layer_list)
     ours, theirs = compare.layers(mine), compare.layers(seen)
@@ -86,7 +86,7 @@ def describe_difference(
 
 
 def _other_prompts(mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]) -> tuple[Finding, ...]:
-    """Say where the two sides did not run the same prompts."""
+    """Return a finding if the two sides did not run the same prompts, else nothing."""
     ours, theirs = compare.prompt_ids(mine), compare.prompt_ids(seen)
     if not ours or len(pairs(mine, seen)) == len(theirs):
         return ()
@@ -99,7 +99,7 @@ def _other_prompts(mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]) -> 
 def _in_order(
     part: Parting | None, reads: Sequence[Finding], *, writes: bool
 ) -> tuple[Finding, ...]:
-    """What the layers show stands before what follows from it."""
+    """Return the findings, with the layers' difference first if it is the cause."""
     if part is None:
         return tuple(reads)
     if not part.kind and any(one.kind not in _FOLLOW for one in reads):
@@ -114,7 +114,7 @@ def _in_order(
 
 @dataclass(frozen=True)
 class _Sides:
-    """The values of both sides, with all that is known to have been computed."""
+    """The returned values of both sides, and the catalogue of what transformers computed."""
 
     truth: Mapping[Site, Tensor]
     values: Mapping[Site, Tensor]
@@ -123,8 +123,8 @@ class _Sides:
     _found: dict[Site, tuple[Held | None, Held | None]] = field(default_factory=dict)
 
     def held(self, site: Site) -> tuple[Held | None, Held | None]:
-        """What a value holds on the engine, and on transformers. Prompts that begin alike have the
-        same first rows: then they are the value's own prompt's.
+        """Return what a value holds on the engine and on transformers. Prompts with the same
+        beginning have equal first rows; those are attributed to the value's own prompt.
         """
         if site not in self._found:
             mine, truth = self.values.get(site), self.truth.get(site)
@@ -137,7 +137,7 @@ class _Sides:
         return self._found[site]
 
     def describe(self, site: Site, message: str) -> Finding:
-        """Return what a value holds instead of what it should; `message` is the judge's."""
+        """Return a finding on what a wrong value holds instead; `message` is the judge's."""
         name = self.names.of(site)
         blank = Finding("unknown", "", name, prompt=site.prompt, step=site.step)
         mine, truth = self.values.get(site), self.truth.get(site)
@@ -156,7 +156,7 @@ class _Sides:
         return self._unlike(blank, mine, truth, message)
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
-        """Return the other returned value that this one holds."""
+        """Return the site of another returned value that this one equals, None if there is none."""
         if mine.numel() < relations.FITTED:
             return None
         alike = (
@@ -202,8 +202,8 @@ class _Sides:
 
 
 def written(seen: Values) -> bool:
-    """Return whether a layer on transformers is another one than without the trace's writes: of
-    equal sequences the first alone was computed without them.
+    """Return whether the trace changed any layer's stream on transformers. Clean values exist only
+    for the first of equal sequences.
     """
     if any(key.startswith("natural|") for key in seen):
         return True

@@ -1,4 +1,4 @@
-"""What an engine's error means to somebody who ports a trace, and at which line it came."""
+"""Explain an engine's error to a user who ports a trace, and find the line that raised it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from conformance.records import Outcome, Status
 
-#: What a trace on the adapter may name, by the class that is asked for another thing.
+#: The attributes of the adapter's objects, by the class named in an AttributeError.
 ADAPTER = {
     r"(?:HF|VLLM|Served|Async)Model": (
         "`lm`",
@@ -19,7 +19,7 @@ ADAPTER = {
     r"Part": ("a part of `lm`", "input, output, live"),
 }
 
-#: A pattern of the words, and a sentence. The first that fits is said.
+#: A pattern for the error's text, and its explanation. The first match counts.
 MEANINGS = {
     r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b": (
         "vLLM computes under inference mode: there are no gradients. Attribute by differences "
@@ -60,7 +60,7 @@ MEANINGS = {
 
 
 def explain_error(outcome: Outcome) -> str:
-    """Return what an outcome's error means to somebody who ports a trace, its words otherwise."""
+    """Return an outcome's error, with an explanation for a user who ports a trace if known."""
     first = outcome.reason.strip().partition("\n")[0]
     reason = re.sub(r"^(\w+): \1: ", r"\1: ", first)
     for kind, (what, words) in ADAPTER.items():
@@ -78,7 +78,7 @@ def explain_error(outcome: Outcome) -> str:
 def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
     """Return the lines of the file called `name` that an outcome names, the innermost first.
 
-    A worker that hung was asked for its stacks, whose innermost frame comes first.
+    A worker that hung has printed its stacks, in which the innermost frame comes first.
     """
     detail = f"{outcome.reason}\n{outcome.detail}"
     if outcome.status is Status.TIMEOUT:
@@ -96,8 +96,8 @@ def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
 
 
 def _shown(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line of a file with the words by which a traceback may show it: nnsight writes a
-    block anew from its syntax tree, each statement in one line and without comments.
+    """Yield each line's number and the forms in which a traceback may show it. nnsight regenerates
+    a block from its syntax tree: one line for each statement, without comments.
     """
     for number, line in enumerate(text.splitlines(), 1):
         if _bare(line):

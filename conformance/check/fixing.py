@@ -1,4 +1,4 @@
-"""Verified edits written into the user's files, with what they were kept beside them."""
+"""Write verified edits into the user's files, and keep a backup of each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from conformance.errors import ConformanceError
 
 
 def write(checked: Sequence[Checked], texts: Mapping[str, str]) -> Iterator[str]:
-    """Write each file's verified version, and yield what was done; `texts` are as checked.
+    """Write each file's verified version, and yield a message for it. `texts` are as checked.
 
-    Raises ConformanceError for a file that has changed since, or has an edit for each engine.
+    Raises ConformanceError if a file has changed since, or if engines need different edits.
     """
     for name, text in texts.items():
         path = Path(name)

@@ -1,4 +1,4 @@
-"""The workers of a check: transformers first, then every engine in float32 and in bf16."""
+"""Run a check's workers: transformers first, then every engine in float32 and in bf16."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from conformance.store import RunFolder, gathered_in
 
 _ENGINES = "conformance.engines.user_trace"
 
-#: Tokens of a sequence that an engine is opened for, where the model has so many.
+#: The longest sequence, in tokens, that an engine is opened for.
 LENGTH = 2048
 
-#: Of an engine's cache, at least.
+#: The smallest KV cache of an engine, in bytes.
 CACHE_BYTES = 64 << 20
 
-#: transformers in all of its ways: what every engine is compared with.
+#: The column of transformers' reference and baseline runs, with which every engine is compared.
 TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a check was asked: which files, on which model and columns, with which prompts.
+    """The request for a check: files, model, columns and prompts.
 
-    `named` is the model as the user names it, `options` what of the command says how to check,
-    `memory` what the files may take in GiB, 0 for what is made of what is free. `search`: for how
-    many seconds edits of a file are run, None for as long as the check took.
+    `named` is the model as the user names it. `options` are the command's options that affect the
+    result. `memory` is the limit for the files in GiB; 0 derives it from the free memory. `search`
+    is the time for running edits of a file in seconds; None means as long as the check took.
     """
 
     files: tuple[UserFile, ...]
@@ -55,12 +55,12 @@ class Asked:
 
     @property
     def engines(self) -> tuple[Backend, ...]:
-        """The columns on which the files run, besides transformers."""
+        """The columns on which the files run, except transformers."""
         return tuple(one for one in self.backends if one not in (HF, DUMP))
 
     @property
     def dump(self) -> bool:
-        """Whether the numbers are another tool's."""
+        """Whether the values come from a dump of another tool."""
         return self.backends == (DUMP,)
 
 
@@ -71,9 +71,9 @@ def gather(
     on_event: Callable[[runner.Event], None],
     steps: Steps | None = None,
 ) -> runner.Summary:
-    """Run the files' functions where they belong; everything that was seen is in the folder.
+    """Run the files' functions on their engines, which store the observations in the run folder.
 
-    With `steps` the engines stay when they have run the files, for the search that these are.
+    `steps` are those of a search: the engines stay loaded for it after they have run the files.
     Raises what the search raised.
     """
     jobs = _Maker(asked, run, searched=steps is not None).jobs()
@@ -96,8 +96,8 @@ def gather(
 
 
 def room(checkpoint: Path) -> dict[str, int]:
-    """What an engine must have room for: tokens of a prompt with its generation, and bytes of
-    its cache for two of those.
+    """Return an engine's `length`, the most tokens of a prompt with its generation, and its
+    `cache_bytes`, the KV cache for two such sequences.
     """
     config = usable.of_text(loose_json.mapping(checkpoint / "config.json"))
     longest = usable.positive(config, "max_position_embeddings", "n_positions") or LENGTH
@@ -107,21 +107,21 @@ def room(checkpoint: Path) -> dict[str, int]:
 
 
 def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
-    """What transformers' worker said of the model: `layers`, and `layer_list`, where they are."""
+    """Return transformers' description of the model: its number of `layers`, its `layer_list`."""
     group = run.group(model, TRUTH.id)
     return group.identity if group else {}
 
 
 @dataclass
 class _Maker:
-    """The jobs of a check, each made when it is due: only then is the checkpoint there."""
+    """Makes the jobs of a check, each only when it is due: the checkpoint may not exist earlier."""
 
     asked: Asked
     run: RunFolder
     searched: bool
 
     def jobs(self) -> list[runner.Planned]:
-        """The job that gets the model, then transformers', then those of the engines."""
+        """Return the job that obtains the model, then transformers', then the engines'."""
         job = partial(planned, self.run, self.asked.model.id, tries=1)
         build = job(BUILD.id, BUILD, self._build, load=patience(self.asked.model))
         truth = job(TRUTH.id, TRUTH, self._truth, needs=(build.id,))
@@ -137,8 +137,8 @@ class _Maker:
         return [build, truth, *engines]
 
     def _weights(self) -> tuple[Path, str] | None:
-        """The weights and their digest, "" for a local folder, which is taken as it lies; None
-        where they must be got.
+        """Return the weights and their digest, "" for a local folder, which is used as it is. None
+        if the weights have to be obtained.
         """
         if folder := local_folder(self.asked.model):
             return folder, ""
@@ -177,7 +177,7 @@ class _Maker:
         return replace(job, cases=PROBING.expand(0) + job.cases)
 
     def _engine(self, column: Column, precision: Precision) -> Job | None:
-        """The files of which there is a truth to compare with; a search may have a port found."""
+        """Return the job for the files with a reference, None if neither they nor a search run."""
         model = self.asked.model.id
         job = self._job(
             column,
@@ -200,7 +200,7 @@ class _Maker:
         return replace(job, cases=cases, settings=settings)
 
     def _memory(self, column: Column) -> dict[str, float]:
-        """What a process may take: so many engines run at a time, of so many processes each."""
+        """Return a process's share of the memory, for all engines that can run at the same time."""
         most = len(Precision) * len(self.asked.engines)
         engines = 1 if column == TRUTH else min(os.cpu_count() or 1, most)
         share = 1 / (engines * column.pipeline * column.tensor)
@@ -208,7 +208,7 @@ class _Maker:
 
 
 def words(event: runner.Event) -> str:
-    """What there is to say while a check runs, "" for nothing."""
+    """Return the progress message for an event, "" for none."""
     match event:
         case runner.GroupStarted():
             return f"{_who(event.id)}: loading"
@@ -225,7 +225,7 @@ def words(event: runner.Event) -> str:
 
 
 def _who(job: str) -> str:
-    """A job as a user calls it."""
+    """Return the user's name for a job."""
     column, _, precision = job.partition(":")[2].partition("+")
     known = {BUILD.id: "the model", TRUTH.id: "transformers"}
     return known.get(column) or f"{column} in {precision or Precision.BF16}"

@@ -1,8 +1,8 @@
-"""A check is kept as a run is: its plan, its files, and results that every verb reads.
+"""Store a check like a run: its plan, its files, and results that every command reads.
 
-Beside plan.json lies check.json with what else was asked, and below files/ each file as it was,
-with those of its folder that it needs: an answer is given again (`conformance judge`) and a script
-is written (`conformance repro`) from them.
+check.json, next to plan.json, holds the rest of the request. files/ holds a copy of each file and
+of the files in its folder that it needs. `conformance judge` answers again from them, and
+`conformance repro` writes a script.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from conformance.store.files import read_record, write_record
 
 @record()
 class Kept:
-    """What a check was asked, besides its plan, and in which folder.
+    """The request for a check, except its plan, and the `folder` in which the command ran.
 
-    `named` is the model as the user named it, `files` says where each was, `options` are those
-    that are given again.
+    `named` is the model as the user named it, `files` the original path of each file, `options`
+    the command's options for a repeated check.
     """
 
     named: str
@@ -55,7 +55,7 @@ class Kept:
 
 
 def begin(asked: Asked, reports: Path) -> RunFolder:
-    """A new folder with the plan of a check and copies of its files: complete in itself."""
+    """Return a new run folder with the plan of a check and copies of the files that it needs."""
     columns = tuple(map(Column, asked.backends))
     run = execution.begin(
         reports,
@@ -82,19 +82,19 @@ def begin(asked: Asked, reports: Path) -> RunFolder:
 
 
 def folder_of(run: RunFolder, name: str) -> Path:
-    """Where a file of a check lies, with those that it needs."""
+    """Return the folder for the copies of a checked file and of the files that it needs."""
     return run.path / "files" / name
 
 
 def contents(run: RunFolder, file: UserFile) -> dict[str, Path]:
-    """What is kept of a file, by name: itself, what it imports and what it reads."""
+    """Return the copies kept for a file, by name: itself, what it imports and what it reads."""
     folder = folder_of(run, file.name)
     found = filter(Path.is_file, sorted(folder.rglob("*")))
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
 def asked_of(run: RunFolder) -> Asked:
-    """What the check in this folder was asked. Raises ConformanceError for any other run."""
+    """Return the request for the check in this folder. Raises ConformanceError for other runs."""
     kept = read_record(Kept, run.path / CHECK, mistake=lambda it: "" if it.files else "no files")
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
@@ -114,7 +114,7 @@ def asked_of(run: RunFolder) -> Asked:
 
 
 def answered_again(run: RunFolder) -> tuple[Results, Path]:
-    """Give the answers of a stored check once more, without any engine, and its page."""
+    """Answer a stored check again, without engines; return its results and its page's path."""
     asked = asked_of(run)
     if asked.dump:
         raise ConformanceError(
@@ -127,7 +127,7 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
 
 
 def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
-    """Write results.json, the same as a table, and the page, whose path is returned."""
+    """Write results.json, the results as a table, and the page; return the page's path."""
     run.check_finished()
     cells = {cell.id: cell for cell in (_result(asked, one) for one in answered)}
     environment = execution.environment(Thresholds())
@@ -137,7 +137,7 @@ def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
 
 
 def _scenario(asked: Asked) -> ScenarioInfo:
-    """The files, as a scenario's two sides: what runs on the engine, and what it must mean."""
+    """Return the files as a scenario: `vllm` as its trace, `hf` as its reference."""
     files = asked.files
     first = files[0].path
     return ScenarioInfo(
@@ -170,12 +170,12 @@ def _result(asked: Asked, one: Answered) -> CellResult:
 
 
 def cell_of(one: Answered) -> Cell:
-    """What `conformance show` and `repro` name by its id."""
+    """Return the cell of an answer, whose id `conformance show` and `repro` take."""
     return Cell(one.checked.model, one.checked.backend, USER_TRACE.name, one.key)
 
 
 def command_for(asked: Asked, file: str, backend: str) -> str:
-    """The line that checks this file again, where it was checked."""
+    """Return the command that checks this file again, in the folder in which it was checked."""
     what = ["--dump", file] if asked.dump else [file, "-b", backend]
     prompts = [word for text in asked.prompts for word in ("--prompt", text)]
     return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts, *asked.options])

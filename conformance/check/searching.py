@@ -1,4 +1,4 @@
-"""The search of a check: which files need one, how long it may take, and where its results are."""
+"""Search for edits: which files need a search, its time limit, and where its results are kept."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record, write_record
 
-#: Where the results of a search are kept, beside the plan.
+#: The file with the results of a search, next to the plan.
 EDITS = "edits.json"
 
-#: Of a search that nobody gave a time: at least so many seconds for each file, and as many as so
-#: many runs of the file take, up to a minute.
+#: The default time limit for a file, in seconds: at least LEAST, and at least the time that _RUNS
+#: runs of the file take, but for these runs at most _MOST.
 LEAST, _RUNS, _MOST = 10.0, 40, 60.0
 
 
 @record()
 class Edits:
-    """What the search of a check found."""
+    """The results of a check's search."""
 
     found: tuple[Found, ...] = ()
 
@@ -44,8 +44,8 @@ def search(
     given: dict[tuple[str, str], Answered],
     tell: Callable[[str], None],
 ) -> Steps:
-    """Search for each file that differs, on each engine: for none that agrees on another one.
-    `given` gets the answers that are worked out for it, `tell` hears what is looked for.
+    """Search for an edit of each file on each engine on which it differs, unless the file agrees
+    on another one. Adds the answers to `given`; `tell` receives progress messages.
     """
     place = Place(run, asked.model.id, TRUTH.id, asked.prompts or PAIR)
     spent = time.time() - psutil.Process().create_time()
@@ -81,6 +81,6 @@ def _time_for_runs(place: Place, backend: str, file: UserFile) -> float:
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:
-    """Return what the search of a stored check found."""
+    """Return the results of a stored check's search."""
     kept = read_record(Edits, run.path / EDITS)
     return kept.found if kept else ()

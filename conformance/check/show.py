@@ -1,4 +1,4 @@
-"""The answer on a terminal."""
+"""Print a check's answer on a terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _STYLES = {
 
 
 def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
-    """The answer in a sentence, then what it rests on: the place, the line, the edit. `files` are
-    all that are checked: of two with one name the folder is said.
+    """Print the answer in a sentence, then its findings, lines and suggested edit. `files` are all
+    checked files: if two have the same name, their folders are printed too.
     """
 
     def line(words: str, style: str = "") -> None:
@@ -53,7 +53,7 @@ def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
 
 
 def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line at which each change of a unified diff begins, with its lines."""
+    """Yield each change of a unified diff: its first line's number, and its lines."""
     number, change = 0, list[str]()
     for row in [*diff.splitlines()[2:], "@@ -0"]:
         if row[0] in "-+":
@@ -70,8 +70,8 @@ def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
 def more(
     keys: list[tuple[str, Checked]], run: RunInfo, reports: Path | None, console: Console
 ) -> None:
-    """How long the command has run, and where there is more to see: the page, and a script that
-    shows a difference alone.
+    """Print how long the command has run, the page's path, and the command for a script that
+    reproduces the first difference.
     """
     checked = [one for _, one in keys]
     seconds = time.time() - psutil.Process().create_time()
@@ -88,6 +88,6 @@ def more(
 
 
 def _short(file: Path, files: Collection[Path]) -> str:
-    """The name of a file, with its folder's where another one is called the same."""
+    """Return the name of a file, with its folder if another file has the same name."""
     alike = any(other.name == file.name for other in files if other != file)
     return f"{file.parent.name}/{file.name}" if alike else file.name
