@@ -1,1 +1,1 @@
-"""What the values of a trace hold, by their numbers: which known value, which write, how far."""
+"""Compare and identify a trace's values: known values, effects of writes, and distances."""

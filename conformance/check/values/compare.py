@@ -1,8 +1,7 @@
-"""What an engine observed against what transformers did: by the one judge, once for each precision.
+"""Compare an engine's observations with transformers', using the judge, once for each precision.
 
-In float32 an honest difference is a millionth: what is further off means something else. In
-bf16 the same is asked of the numbers that people compute with. The truth is transformers in
-float32 both times.
+In float32 rounding explains differences of about 1e-6; larger ones mean another computation. In
+bf16 the comparison covers the numbers that users work with. The reference is always in float32.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from conformance.shortening import few
 
 Values = Mapping[str, Tensor]
 
-#: So many values, or shapes of them, are named in a note.
+#: The most values, or shapes, named in a note.
 _NAMED = 8
 
-#: In float32 a value on an engine that computes the same is up to 6 × noise off (the examples, on
-#: llama and SmolLM2). A run's limit leaves room for processors and shapes that nobody has seen; of
-#: one trace, more than this is said to differ, and the engine's clean run is asked.
+#: The limit of a check in float32, in units of the noise floor. Correct engines stay within 6 (the
+#: examples, on llama and SmolLM2). A run's limit is wider, for other processors and shapes. Beyond
+#: this limit a trace differs, and the engine's clean run shows whether the engine is the cause.
 ROUNDING = 30.0
 
-#: Without what the user calls them.
+#: No user's names.
 UNNAMED = Names()
 
 #: More steps than any trace has.
@@ -51,7 +50,7 @@ _STEPS = 1 << 20
 
 @dataclass(frozen=True)
 class Compared:
-    """The judgement on one column, and what was made alike before it, in words."""
+    """The judgement on one column, and notes on the differences in form that were removed first."""
 
     judgement: Judgement
     notes: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ class Compared:
 
 
 def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
-    """The truth and the honest runs in one precision, by site, of what transformers observed."""
+    """Return the reference and the baseline runs in one precision, by run and site."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in seen.items():
         way, _, site = key.partition("|")
@@ -75,8 +74,8 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
 
 @dataclass(frozen=True)
 class Truth:
-    """What transformers did, as engines are compared with it in one precision: its runs by member,
-    and what the judge reads of them, or why it cannot.
+    """Transformers' runs by member, and the judge's reference from them in one precision, or the
+    reason why there is none.
     """
 
     members: Mapping[str, Mapping[str, Tensor]]
@@ -85,20 +84,20 @@ class Truth:
 
 
 def read_truth(members: Mapping[str, Mapping[str, Tensor]], precision: Precision) -> Truth:
-    """Read the runs of transformers once for all that are compared with them."""
+    """Return the judge's reference from transformers' runs, for use in several comparisons."""
     apart = {name: _apart(values) for name, values in members.items()}
     read = read_reference(apart, twin=False, precision=precision, numberless=True)
     return Truth(members, read, precision)
 
 
 def returned(seen: Values) -> dict[str, Tensor]:
-    """What the function returned on an engine, by site."""
+    """Return the values that the function returned on an engine, by site."""
     return {plain(key): value for key, value in seen.items() if "|" not in key}
 
 
 def zeros(seen: Values) -> tuple[list[Site], bool]:
-    """The values that are 0 throughout on transformers, and whether no other number is returned:
-    then nothing of what an engine does could be seen.
+    """Return the sites whose values are all 0 on transformers, and whether there are no others: if
+    so, the trace cannot show a difference.
     """
     truth = honest(seen, Precision.FLOAT32)[TRUTH]
     numbers = {site: value for site, value in truth.items() if value.is_floating_point()}
@@ -107,14 +106,14 @@ def zeros(seen: Values) -> tuple[list[Site], bool]:
 
 
 def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
-    """What the layers computed meanwhile."""
+    """Return the layers' streams and ids that were recorded during the trace, by site."""
     begin = f"{kind}|"
     return {Site.parse(k.removeprefix(begin)): v for k, v in seen.items() if k.startswith(begin)}
 
 
 def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every step as a prompt of its own: the judge asks for the ids that led to later steps, which
-    a user's trace need not have.
+    """Return the values with each step as a separate prompt: for later steps the judge requires the
+    generated ids, which a user's trace need not return.
     """
     found = {}
     for key, value in values.items():
@@ -124,7 +123,7 @@ def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _joined(text: str) -> str:
-    """The site of what `_apart` made a prompt of its own."""
+    """Return the original site for a site that `_apart` made."""
     site = Site.parse(text)
     prompt, step = divmod(site.prompt, _STEPS)
     return str(replace(site, prompt=prompt, step=step))
@@ -137,12 +136,12 @@ def compare(
     names: Names = UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
 ) -> Compared:
-    """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
-    user calls the values; `order` sorts them as they are computed, where that is known.
+    """Judge one column. `ids` are the prompts' token ids on the engine and on transformers, `names`
+    the user's names for the values. `order` is a sort key by order of computation, where known.
     """
     alike, notes = made_alike(mine, truth.members, names)
     ours, theirs = (tuple(tuple(one) for one in side) for side in ids)
-    # The same prompts may run in any order: a value of the wrong one is told by its numbers.
+    # The same prompts may run in any order: numbers show a value of the wrong prompt.
     ours = theirs if sorted(ours) == sorted(theirs) else ours
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
@@ -157,7 +156,7 @@ def compare(
         truth_ids=theirs,
         limits=Thresholds().of(truth.precision),
         alone=False,
-        explain=False,  # what a value holds is asked of all that the model computed
+        explain=False,  # `identify` searches all that the model computed instead
     )
     called = [_in_rows(one) for one in judgement.observations]
     if truth.precision is Precision.FLOAT32:
@@ -172,7 +171,7 @@ def compare(
 
 
 def _beyond_rounding(judged: Judged) -> Judged:
-    """A value of many numbers is not the same where it is further off than rounding explains."""
+    """Return an observation, as wrong if it has many numbers and is off by more than rounding."""
     off = judged.q_max or 0.0
     if not judged.verdict.passes or off <= ROUNDING or math.prod(judged.shape) < FITTED:
         return judged
@@ -181,15 +180,15 @@ def _beyond_rounding(judged: Judged) -> Judged:
 
 
 def _in_rows(judged: Judged) -> Judged:
-    """An observation at its own site, in words that fit whatever its rows are."""
+    """Return an observation at its original site, with `row` for `token` in its message."""
     words = re.sub(r"(?<=median )token|(?<=every )token", "row", judged.message)
     words = re.sub(r"\btokens(?= [\d, -]+ of )", "rows", words)
     return replace(judged, site=_joined(judged.site), message=words)
 
 
 def undetermined(judgement: Judgement, names: Names = UNNAMED) -> dict[str, tuple[str, ...]]:
-    """The values that no verdict is possible on, as the user calls them, by the judge's reason:
-    transformers' own runs in float32 do not agree, or give no number.
+    """Return the user's names of values that cannot be judged, by the judge's reason: transformers'
+    own float32 runs differ, or give no numbers.
     """
     return {
         reason: tuple(dict.fromkeys(names.whole(Site.parse(one.site)) for one in alike))
@@ -199,7 +198,7 @@ def undetermined(judgement: Judgement, names: Names = UNNAMED) -> dict[str, tupl
 
 
 def in_words(observations: Sequence[Judged], names: Names = UNNAMED) -> str:
-    """How many values are off, and the furthest, as the user named it."""
+    """Return in words how many values are off, and the user's name of the furthest."""
     off = [one for one in observations if not one.verdict.passes]
     furthest = max((one for one in off if one.q_max), key=lambda one: one.q_max or 0, default=None)
     if not off:
@@ -215,8 +214,8 @@ def made_alike(
     reference: Mapping[str, Mapping[str, Tensor]],
     names: Names = UNNAMED,
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Without what says nothing about a value: a leading axis of one, a wider number type, whether
-    equal shapes are a list of tensors or one tensor. What was left out is said.
+    """Return an engine's values in the reference's form, and notes on the changes: leading axes of
+    size 1, wider number types, and lists of equal shapes in the place of one tensor.
     """
     truth = reference.get(TRUTH, {})
     mine, listed = _listed_alike(mine, truth, names)
@@ -245,8 +244,8 @@ def made_alike(
 def _listed_alike(
     mine: Mapping[str, Tensor], truth: Mapping[str, Tensor], names: Names
 ) -> tuple[Mapping[str, Tensor], tuple[str, ...]]:
-    """The values with one tensor in the place of a list where the truth has that, and a list in
-    the place of one tensor; and which those are, in words.
+    """Return the values with lists stacked to one tensor, and tensors split to lists, as in the
+    reference; and a note on each.
     """
     found, said = dict(mine), []
     ours, theirs = _entries(mine), _entries(truth)
@@ -272,7 +271,7 @@ def _listed_alike(
 
 
 def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
-    """The keys of each list's tensors in their order, of a tensor of its own its one key."""
+    """Return the keys of each list's tensors in order; for a single tensor, its only key."""
     found: dict[Site, list[str]] = {}
     for key in sorted(values, key=lambda one: Site.parse(one).step):
         found.setdefault(replace(Site.parse(key), step=0), []).append(key)
@@ -280,12 +279,12 @@ def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
 
 
 def _squeezed(value: Tensor) -> list[int]:
-    """The shape without its leading ones."""
+    """Return the shape without its leading axes of size 1."""
     return list(dropwhile(lambda size: size == 1, value.shape))
 
 
 def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
-    """The ids of every prompt that went through the model, in the order in which they were run."""
+    """Return the token ids of every prompt that the model ran, in the order of the runs."""
     found = {
         site.prompt: ids.tolist()
         for site, ids in seen.items()
@@ -295,13 +294,13 @@ def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
 
 
 def wrong(judgement: Judgement) -> list[Site]:
-    """The values that differ, in the order in which they are computed."""
+    """Return the sites of the values that differ, in the order of computation."""
     return [Site.parse(one.site) for one in judgement.observations if not one.verdict.passes]
 
 
 def numerics_only(judgement: Judgement) -> bool:
-    """Return whether all that is off in bf16 is off by rounding, where float32 shows the same
-    meaning. Ids without the logits that they were chosen by are decided by float32 alone.
+    """Return whether rounding explains all differences in bf16, given that float32 agrees. Ids
+    without the logits that chose them count only in float32.
     """
     return all(
         one.verdict.passes
@@ -312,7 +311,7 @@ def numerics_only(judgement: Judgement) -> bool:
 
 
 def evidence_of(compared: Compared, precision: Precision, names: Names = UNNAMED) -> Evidence:
-    """A judgement as any cell has it, its values under the user's names."""
+    """Return a judgement as a cell's evidence, with the user's names for the values."""
     judgement = compared.judgement
     called = {one.site: names.row(one) for one in judgement.observations}
     worst = called.get(judgement.worst_site)

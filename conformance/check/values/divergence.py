@@ -1,7 +1,7 @@
-"""Since which layer the model itself computes something else, and which write explains that.
+"""Find the first layer whose stream differs, and the write that explains it.
 
-A value that is read in the wrong place leaves the layers as they are. A write that lands
-otherwise changes every layer from there on, and how it changes the first says what it did.
+A read in the wrong place does not change the layers. A wrong write changes every layer from there
+on, and the difference at the first of them shows what the write did.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from conformance.records import Site
 
 _NONE: Mapping[Site, Tensor] = {}
 
-#: Relative distance of a row in float32 beyond which a layer computes something else.
+#: The relative distance of a row in float32 above which a layer's stream differs.
 OFF = 2e-3
 
-#: How near a guess about the two halves of a stream must come.
+#: The largest relative distance for a hypothesis on the two halves of a stream.
 _HALVES = 5e-3
 
-#: What a write into one of the two halves of a stream did.
+#: The effect of a write into only one of a stream's two halves, by kind.
 _REACHED = {
     "first-half": "the write reached the MLP output only: the residual was left as it was",
     "second-half": "the write reached the residual only: the MLP output was left as it was",
@@ -34,7 +34,7 @@ _REACHED = {
 
 @dataclass(frozen=True)
 class Parting:
-    """The first layer whose stream differs: `kind` and words say how, where that is known."""
+    """The first layer whose stream differs; `kind` and `words` say how, if that is known."""
 
     layer: int
     step: int
@@ -59,13 +59,13 @@ def _rows(which: Tensor) -> tuple[int, ...]:
 
 
 def _off(rows: Tensor, other: Tensor) -> Tensor:
-    """Which rows are another value, as bool [tokens]."""
+    """Return which rows differ, as bool [tokens]."""
     found: Tensor = (rows - other).norm(dim=-1) > OFF * other.norm(dim=-1).clamp_min(1e-6)
     return found
 
 
 def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int, int]:
-    """Which sequence of the engine is which of transformers': by the prompt's ids, in order."""
+    """Map the engine's sequences to transformers' ones with the same prompt ids, in order."""
     waiting = _prompts(truth)
     return {
         sequence: waiting[ids].pop(0)
@@ -75,7 +75,7 @@ def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int
 
 
 def _prompts(seen: Mapping[Site, Tensor]) -> dict[tuple[int, ...], list[int]]:
-    """The sequences that each prompt was run in."""
+    """Return the sequences of each prompt, by the prompt's ids."""
     found: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for site in sorted(seen, key=lambda one: one.prompt):
         if site.name == "ids" and not site.step:
@@ -89,9 +89,9 @@ def parting(
     known: list[Known],
     natural: Mapping[Site, Tensor] = _NONE,
 ) -> Parting | None:
-    """The first layer, of the first step and sequence, in which the two sides part. `natural` are
-    the streams as transformers' layers gave them where a trace wrote. A layer that an earlier write
-    has changed already does not tell what was written in it.
+    """Return the first difference of the streams, by step, sequence and layer. `natural` are the
+    streams as transformers' layers returned them in the edited run. If they differ from the clean
+    run's, an earlier write has changed the layer, and the difference there explains nothing.
     """
     apart = _first_apart(mine, truth)
     if apart is None:
@@ -109,7 +109,7 @@ def parting(
         own = {name: rows[far] for name, rows in clean.items() if len(rows) == len(far)}
         kind, words = _other_tokens(made, meant, far) or _explained(ours[far], theirs[far], own)
         return replace(part, kind=kind, words=words)
-    # What earlier steps wrote comes back through attention, so layers say nothing then.
+    # In later steps, attention carries earlier writes on, so layers explain nothing there.
     if not site.step:
         wrote = _first_written(mine, site.prompt, part, known)
         due = _first_written(truth, other.prompt, part, known)
@@ -124,7 +124,7 @@ def parting(
 
 
 def _changed(rows: Tensor, clean: Tensor) -> Tensor:
-    """Which rows are others than without a write, as bool [tokens]; none of another shape."""
+    """Return which rows differ from the clean run's, as bool [tokens]; none if shapes differ."""
     same = rows.shape == clean.shape
     return _off(rows.double(), clean.double()) if same else torch.zeros(len(rows), dtype=torch.bool)
 
@@ -132,7 +132,7 @@ def _changed(rows: Tensor, clean: Tensor) -> Tensor:
 def _first_apart(
     mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
 ) -> tuple[Site, Site] | None:
-    """Where the two sides part first: the engine's site and transformers'."""
+    """Return the first site at which the two sides differ, on the engine and on transformers."""
     same = pairs(mine, truth)
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
@@ -144,7 +144,7 @@ def _first_apart(
 
 
 def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
-    """What a layer computes without a write, by kind: the whole stream as `unedited`."""
+    """Return what a layer computes in the clean run, by kind; `unedited` is the stream."""
     place = _first_alike(site.prompt, known), site.layer, site.step
     found: dict[str, Tensor] = {}
     for one in known:
@@ -154,7 +154,7 @@ def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
 
 
 def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str] | None:
-    """Did a write that both sides make reach other tokens? bool [tokens] each."""
+    """Return kind and words if a write reached different tokens. Arguments are bool [tokens]."""
     if not bool((made & meant).any()):
         words = f"the write reached {_named(_rows(made))} instead of {_named(_rows(meant))}"
         return "other-tokens", words
@@ -170,7 +170,7 @@ def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str] |
 def _first_written(
     streams: Mapping[Site, Tensor], sequence: int, part: Parting, known: list[Known]
 ) -> int | None:
-    """The first layer at which a sequence is not what it is without a write."""
+    """Return the first layer at which a sequence's stream differs from the clean run's."""
     alike = _first_alike(part.sequence, known)
     for one in sorted(known, key=lambda each: each.layer or 0):
         if (one.kind, one.sequence, one.step) != ("unedited", alike, part.step):
@@ -182,7 +182,7 @@ def _first_written(
 
 
 def _explained(ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]) -> tuple[str, str]:
-    """What a write did that both sides make, from the rows that differ, [tokens, width]."""
+    """Return kind and words for a write of both sides, from the differing rows [tokens, width]."""
     if "mlp" in clean and "residual" in clean:
         half = _half(ours, theirs, clean["mlp"], clean["residual"])
         if half:
@@ -191,7 +191,7 @@ def _explained(ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]) -> tup
 
 
 def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
-    """Is the change that was made a multiple of the one that was meant?"""
+    """Return kind and words for the size of a change, compared with the intended one."""
     along = float((made * meant).sum())
     gain = along / float(meant.square().sum().clamp_min(1e-30))
     if (made - gain * meant).norm() > 0.01 * made.norm():
@@ -204,7 +204,7 @@ def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
 
 
 def _first_alike(sequence: int, known: list[Known]) -> int:
-    """Equal prompts with equal tokens are computed without a write once: at the first of them."""
+    """Return the first sequence with the same tokens, the only one with clean values."""
     ids: dict[int, list[Tensor]] = {}
     for one in known:
         if one.kind == "ids":
@@ -215,7 +215,7 @@ def _first_alike(sequence: int, known: list[Known]) -> int:
 
 
 def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> str:
-    """Was a value for the whole stream put in place of one of its summands, or one scaled?"""
+    """Return which half a write of the whole stream replaced or scaled alone, "" for neither."""
     whole = branch + residual
     scale = float((theirs * whole).sum() / whole.square().sum())
     scaled = bool((theirs - scale * whole).norm() <= 1e-3 * theirs.norm())

@@ -1,7 +1,7 @@
-"""What a wrong value holds instead: which other value of the same forward it is, by its numbers.
+"""Identify what a wrong value holds instead: another value of the same forward, by its numbers.
 
-In float32 two ways of computing the same agree to a millionth and different values not at all,
-so a match is an identification.
+In float32 two computations of the same value agree to about 1e-6, and different values do not
+agree. A match therefore identifies a value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformance.check.values.known_values import SAME, Known, near
 
 @dataclass(frozen=True)
 class Held:
-    """What a value holds: `rows` say which of the known value's, "" for all."""
+    """What a value holds: a known value, and which of its `rows`, "" for all."""
 
     kind: str
     words: str
@@ -26,16 +26,16 @@ class Held:
     sequence: int = 0
 
     def what(self) -> str:
-        """In words: which value of which tokens."""
+        """Return the known value and its tokens in words."""
         return f"{self.words}{f' of {self.rows}' if self.rows else ''}"
 
 
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
-    """Which known value this is, and which of its rows, or the mean over them; None for none."""
+    """Return the known value whose rows, or their mean, this value equals, else None."""
     if _positions(value, known):
         return Held("positions", "the positions of the tokens, as integers", None)
     if not bool(value.any()):
-        return None  # zeros are whatever was set to zero
+        return None  # zeros identify nothing
     forms = [form.double() for form in _forms(value)]
     values = [one for one in known if one.rows.ndim == 2]
     for match, one, rows in product((_which, _mean), values, forms):
@@ -45,7 +45,7 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
 
 
 def _forms(value: Tensor) -> list[Tensor]:
-    """The value as rows of tokens: with the heads of a token side by side, where it has some."""
+    """Return the value as rows of tokens, and those with the heads of a token joined."""
     if value.ndim < 2:
         return [value.reshape(1, -1)]
     bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
@@ -54,7 +54,7 @@ def _forms(value: Tensor) -> list[Tensor]:
 
 
 def _positions(value: Tensor, known: list[Known]) -> bool:
-    """Does it count the tokens of a step? A few integers in a row may be any."""
+    """Return whether a value is 0, 1, 2, … over the tokens of a step; a single integer is not."""
     if value.ndim != 1 or value.is_floating_point() or len(value) < 2:
         return False
     counts = (len(one.rows) for one in known if one.kind == "ids")
@@ -62,10 +62,10 @@ def _positions(value: Tensor, known: list[Known]) -> bool:
 
 
 def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:
-    """Return which rows of `known` these are, "" for all of them; None for none."""
+    """Return in words which rows of `known` these are, "" for all of them; None for none."""
     count, total = len(rows), len(known)
     if count > total or rows.shape[1] != known.shape[1]:
-        return None  # before any number is looked at: there are thousands of known values
+        return None  # a cheap test first: there are thousands of known values
     known = known.double()
     for start in (total - count, *range(total - count)):
         if near(rows, known[start : start + count], allowed):
@@ -78,7 +78,7 @@ def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:
 
 
 def _mean(rows: Tensor, known: Tensor, allowed: float) -> str | None:
-    """Say that this one row is the mean over all rows of `known`; None where it is not."""
+    """Return a description if this row is the mean over all rows of `known`, else None."""
     if len(rows) != 1 or len(known) < 2 or rows.shape[1] != known.shape[1]:
         return None
     found = near(rows, known.double().mean(dim=0, keepdim=True), allowed)

@@ -1,6 +1,6 @@
-"""What transformers is known to have computed while a trace ran, each value under its name.
+"""The catalogue of the values that transformers computed for a trace, with their names.
 
-What many of vLLM's layers return is among it: the halves of the residual stream.
+It includes the two tensors that many of vLLM's layers return, whose sum is the residual stream.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from torch import Tensor
 
 from conformance.records import Site
 
-#: What is said of a value where the trace wrote, and this is as it were without.
+#: The words for a clean run's value, for a sequence in which the trace wrote.
 UNWRITTEN = ", without what the trace writes"
 
-#: The site of what the first layer is given.
+#: The name of the site of the first layer's input.
 ENTRY = "entry"
 
-#: Relative distance up to which two values in float32 are one.
+#: The largest relative distance between equal values in float32.
 SAME = 1e-3
 
 
 @dataclass(frozen=True)
 class Known:
-    """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
-    `written`: of the trace's own forward, where it wrote in it. `part` and `role` say where in its
-    layer it is: ("mlp", "output").
+    """One value that transformers computed: `kind` for programs, `words` for users, `rows` [tokens,
+    width]. `written` means that it is from an edited run. `part` and `role` are its place in its
+    layer, such as ("mlp", "output").
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Known:
 
 
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
-    """Everything that transformers is known to have computed, the likelier first."""
+    """Return all values that transformers computed, the likeliest first in each step."""
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
     modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
     halves = list(_halves(streams, modules))
@@ -58,7 +58,7 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
 
 
 def _likelihood(known: Known) -> int:
-    """The names that people have for a value before those of the parts that hand it on."""
+    """Return a sort key: values with common names before those of the modules that pass them on."""
     if known.kind in {"mlp", "attention", "logits"}:
         return 0
     if "final norm" in known.words or known.words == "the token embeddings":
@@ -95,7 +95,7 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterato
         match = inside.fullmatch(path)
         name, layer = (match[2], int(match[1])) if match else (path, None)
         if name is None:
-            continue  # a layer's own streams are known by now
+            continue  # `_streams` yields a layer's own streams
         kind, words = (
             _part(name, role, layer) if layer is not None else (path, _outside(path, role))
         )
@@ -130,8 +130,8 @@ def _outside(path: str, role: str) -> str:
 
 
 def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
-    """What many of vLLM's layers return: the MLP's output, or what a norm makes of it, and all that
-    was added before, which another norm of the layer is given.
+    """Yield the two tensors that many of vLLM's layers return: the MLP half, which is the MLP's
+    output or its norm, and the residual half, which is the stream minus the MLP half.
     """
     whole = {(k.sequence, k.step, k.layer): k for k in streams if k.kind == "unedited"}
     given: dict[tuple[int, int, int | None], list[Tensor]] = {}
@@ -157,8 +157,8 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a value is in a model: in which layer, None for outside of them, in which module of it,
-    "" for the layer itself or the module's own path, and whether it is that one's input or output.
+    """The place of a value in a model: its layer, None outside the layers; the module's name in the
+    layer, "" for the layer itself, or its path outside; and the role, "input" or "output".
     """
 
     layer: int | None
@@ -167,7 +167,7 @@ class Part:
 
 
 def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
-    """Return every place at which this value, or the rows that it is of, was computed."""
+    """Return every place that computes this value, or computes it as its last rows."""
     rows = value.reshape(-1, value.shape[-1]).double() if value.ndim else value.reshape(1, 1)
     found = (
         Part(one.layer, one.part, one.role)
@@ -182,6 +182,6 @@ def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
 
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
-    """Is every row the other's, to one part in a thousand of its length?"""
+    """Return whether every row is within `allowed` of the known one, relative to its norm."""
     size = known.norm(dim=-1).clamp_min(1e-12)
     return bool(((rows - known).norm(dim=-1) <= allowed * size).all())

@@ -1,6 +1,6 @@
-"""Values as the user names them: in Python's own words, by what the function returned.
+"""Name values as the user does: by the Python expression that reaches them in the returned value.
 
-A site calls an entry of a list a step and a number of a dict a layer, which neither need be.
+A site stores a list index as a step and an integer dict key as a layer, whatever they mean.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from conformance import loose_json
 from conformance.builtin.user_trace import CALLED
 from conformance.records import CHOSEN, Judged, Site
 
-#: The judge weighs generated ids by the logits beside them, which a user's trace need not have.
+#: A suffix that hides generated ids from the judge, which would require their logits as well.
 OWN = "_ids"
 
 
 def plain(site: str) -> str:
-    """A site as the judge gets it."""
+    """Return a site in the form for the judge."""
     parsed = Site.parse(site)
     return str(replace(parsed, name=parsed.name + OWN)) if parsed.name in CHOSEN else site
 
 
 @dataclass(frozen=True)
 class Names:
-    """How each value is reached, by site: `hidden[3]`, `patched[2]`, `steps[0]["mlp"]`."""
+    """The expression for each value, by site: `hidden[3]`, `patched[2]`, `steps[0]["mlp"]`."""
 
     called: Mapping[Site, str] = field(default_factory=dict)
 
     def of(self, site: Site) -> str:
-        """A value in the user's words."""
+        """Return the user's name for a value."""
         return self.called.get(site) or _guessed(site)
 
     def whole(self, site: Site) -> str:
-        """All of the entries that such a value is one of."""
+        """Return the user's name for the list or dict of which a value is an entry."""
         found = self.called.get(site)
         bare = replace(site, layer=None, step=0)
         return re.sub(r"\[\d+\]", "", found) if found else _guessed(bare)
 
     def row(self, judged: Judged) -> Judged:
-        """An observation under the user's name."""
+        """Return an observation under the user's name."""
         site = Site.parse(judged.site)
         called = self.called.get(site)
         several = any(other.prompt for other in self.called)
@@ -51,7 +51,7 @@ class Names:
 
 
 def read(seen: Mapping[str, Tensor]) -> Names:
-    """What transformers' worker said. Raises ValueError for a tensor that holds no names."""
+    """Return the names stored by transformers' worker. Raises ValueError if they are damaged."""
     text = seen.get(CALLED)
     if text is None:
         return Names()
@@ -64,7 +64,7 @@ def read(seen: Mapping[str, Tensor]) -> Names:
 
 
 def _guessed(site: Site) -> str:
-    """A value by its site alone: name, key and entry."""
+    """Return a name for a value from its site alone: name, key and index."""
     name = site.name.removesuffix(OWN) if site.name.removesuffix(OWN) in CHOSEN else site.name
     layer = "" if site.layer is None else f"[{site.layer}]"
     step = f"[{site.step}]" if site.step else ""

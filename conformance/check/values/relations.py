@@ -1,4 +1,4 @@
-"""How one value follows from another: the same, or a multiple of it."""
+"""Relations between two values: equality, distance, and scale factor."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 from conformance.check.values.known_values import near
 
-#: Numbers of which there are at least so many before a factor is fitted to them: a free
-#: parameter fits one number always, and a few too often.
+#: The fewest numbers to which a factor is fitted: a free parameter always fits one number, and too
+#: often a few.
 FITTED = 16
 
 
 def same(mine: Tensor, other: Tensor) -> bool:
-    """Are all rows equal but for rounding in float32?"""
+    """Return whether all rows are equal except for rounding in float32."""
     if not mine.is_floating_point():
         return False
     width = mine.shape[-1] if mine.ndim else 1
@@ -20,15 +20,15 @@ def same(mine: Tensor, other: Tensor) -> bool:
 
 
 def alike(mine: Tensor, other: Tensor) -> bool:
-    """Are they of one shape, and equal: numbers that are no integers but for rounding?"""
+    """Return whether two values have the same shape and are equal, floats except for rounding."""
     if mine.shape != other.shape:
         return False
     return same(mine, other) if mine.is_floating_point() else bool((mine == other).all())
 
 
 def distance(mine: Tensor, truth: Tensor) -> float | None:
-    """How far a value is off, as a share of the size of what it should be: both as Euclidean norms
-    over all entries that are numbers on both sides. None for another shape or other than floats.
+    """Return the relative distance to `truth` in the Euclidean norm, over the entries that are
+    finite in both. None for different shapes, or values that are not floats.
     """
     if mine.shape != truth.shape or not mine.is_floating_point() or not mine.numel():
         return None
@@ -39,7 +39,7 @@ def distance(mine: Tensor, truth: Tensor) -> float | None:
 
 
 def multiple(mine: Tensor, truth: Tensor) -> float | None:
-    """The factor between two values, None where there is none."""
+    """Return the factor by which `mine` is a multiple of `truth`, None if it is not."""
     if mine.shape != truth.shape or not mine.is_floating_point() or mine.numel() < FITTED:
         return None
     ours, theirs = mine.double(), truth.double()
