@@ -69,9 +69,10 @@ def search(
                 if asked.search is None
                 else asked.search
             )
-            agree = [one.text for one in found if one.file == file.name and one.verified]
-            one = yield from Search(place, file, backend, reference, until).steps(agree)
-            found.append(replace(one, engine=clean[backend]))
+            agree = {one.text: one.words for one in found if one.file == file.name and one.verified}
+            one = yield from Search(place, file, backend, reference, until).steps([*agree])
+            words = one.words or agree.get(one.text, ())
+            found.append(replace(one, engine=clean[backend], words=words))
             write_record(run.path / EDITS, Edits(tuple(found)))
 
 

@@ -17,6 +17,9 @@ from conformance.planning.named import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
 
+#: The style of a line of a diff, by its first character.
+_SIGNS = {"-": "red", "+": "green", " ": ""}
+
 _STYLES = {
     Answer.SAME: ("✓", "green"),
     Answer.NUMERICS: ("≈", "green"),
@@ -41,28 +44,32 @@ def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
     for finding in checked.findings:
         if finding.words not in checked.sentence:
             line(finding.words)
-        if finding.line and not checked.diff:
+        if finding.line:
             line(f"{name}:{finding.line}", "bold")
             line(f"  {finding.code}")
     for number, change in changes_in(checked.diff):
         line(f"{name}:{number}", "bold")
         for row in change:
-            line(f"{row[0]} {row[1:]}", "red" if row[0] == "-" else "green")
+            line(f"{row[0]} {row[1:]}", _SIGNS[row[0]])
     for note in checked.notes:
         line(f"note: {note}", "dim")
 
 
 def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each change of a unified diff: its first line's number, and its lines."""
-    number, change = 0, list[str]()
+    """Yield each change of a unified diff: its first line's number, and its lines. Added lines come
+    with the line above them.
+    """
+    number, above, change = 0, "", list[str]()
     for row in [*diff.splitlines()[2:], "@@ -0"]:
         if row[0] in "-+":
             change.append(row)
             continue
         removed = sum(one[0] == "-" for one in change)
         if change:
-            yield number, change
+            added = not removed and above
+            yield number - bool(added), [above, *change] if added else change
         number, change = number + removed + 1, []
+        above = row if row[0] == " " else ""
         if begin := re.match(r"@@ -(\d+)", row):
             number = int(begin[1])
 

@@ -56,17 +56,25 @@ def diff(before: str, after: str, name: str) -> str:
 
 
 def without_hunks(before: str, after: str) -> list[str]:
-    """Return the versions in which one of the changes is taken back, for each of them."""
+    """Return the versions in which one change is taken back. A line that is moved, or moved and
+    extended, is one change: without that, its old place would keep a line that does nothing.
+    """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = _codes(old, new)
     changes = [code for code in codes if code[0] != "equal"]
+    added = [(code, line.strip()) for code in changes for line in new[code[3] : code[4]]]
+    groups = []
+    for code in changes:
+        gone = "" if code[0] != "delete" else old[code[1]].strip()
+        moved = {other for other, line in added if gone and line.startswith(gone)}
+        groups.append({code, *moved})
     return [
         "".join(
             line
             for code in codes
-            for line in (old[code[1] : code[2]] if code is skipped else new[code[3] : code[4]])
+            for line in (old[code[1] : code[2]] if code in skipped else new[code[3] : code[4]])
         )
-        for skipped in (changes if len(changes) > 1 else ())
+        for skipped in (groups if len(groups) > 1 else ())
     ]
 
 

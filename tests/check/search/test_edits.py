@@ -37,6 +37,12 @@ def test_every_change_is_taken_back_by_itself():
     assert without_hunks(before, "a\nB\nc\nd\n") == []
 
 
+def test_a_line_that_is_moved_is_taken_back_as_one():
+    before = "a = []\nwith b:\n    c\n"
+    after = "with b:\n    a = [].save()\n    c\n"
+    assert without_hunks(before, after)[0] == before
+
+
 def test_other_prompts_have_the_same_words_and_docstrings_and_keys_stay():
     text = '"""A text of several words."""\nP = "The capital of France is"\nD = {"key": P}\n'
     changed = with_other_prompts(text)
