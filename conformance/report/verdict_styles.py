@@ -82,7 +82,9 @@ LOOKS: Mapping[Verdict, Look] = {
         Family.DOUBT, "0", "the check has no power here: it would pass whatever the engine did"
     ),
     Verdict.DRIFT: Look(
-        Family.DOUBT, "~", "further from float32 than the baseline runs in bf16, on all values alike"
+        Family.DOUBT,
+        "~",
+        "further from float32 than the baseline runs in bf16, on all values alike",
     ),
     Verdict.UNSUPPORTED: Look(
         Family.NEUTRAL, "–", "the engine or nnsight says that it cannot do this"
