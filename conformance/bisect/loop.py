@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.next_step import Conclusion, Next, class_of, following
+from conformance.bisect.next_step import BisectionConclusion, Next, class_of, following
 from conformance.bisect.search import Class
-from conformance.bisect.state import Attempt, BisectFolder
+from conformance.bisect.state import BisectFolder, CandidateTrial
 
 #: Tries a candidate; the second argument says whether it was tried before.
-Trier = Callable[[Candidate, bool], Attempt]
+Trier = Callable[[Candidate, bool], CandidateTrial]
 
 
 def _silent(*_: object) -> None:
@@ -22,8 +22,8 @@ def carry_on(
     trier: Trier,
     *,
     on_next: Callable[[Next], None] = _silent,
-    on_attempt: Callable[[Next, Attempt, Class], None] = _silent,
-) -> Conclusion:
+    on_attempt: Callable[[Next, CandidateTrial, Class], None] = _silent,
+) -> BisectionConclusion:
     """Continue from what the folder holds. An exception in `trier` ends the loop; nothing is lost.
 
     Raises ConformanceError if another process uses the folder.

@@ -16,9 +16,9 @@ from conformance.bisect import search
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.minimal import Subset, minimise
-from conformance.bisect.search import Class, Found, NotMonotone, Trial, Try, WrongEnd
+from conformance.bisect.search import Class, CulpritRange, NotMonotone, TrialOutcome, Try, WrongEnd
 from conformance.bisect.signature import Signatures, classify, same, swapped
-from conformance.bisect.state import Attempt, State
+from conformance.bisect.state import BisectionState, CandidateTrial
 from conformance.records import record
 from conformance.store.keys import PACKAGES
 
@@ -29,7 +29,7 @@ HELD = "held"
 _BEFORE_REFUSING = 2
 
 
-class Ending(StrEnum):
+class BisectionEnding(StrEnum):
     """How a bisect ends."""
 
     CULPRIT = "culprit"
@@ -49,26 +49,26 @@ class Next:
 
 
 @record()
-class Conclusion:
+class BisectionConclusion:
     """How a bisect ended. `good` and `bad` are the candidates that the answer rests on, or those in
     doubt. The keys `between` are untestable or flaky. `cause` names the changes that are bad
     together if several packages moved.
     """
 
-    ending: Ending
+    ending: BisectionEnding
     good: str = ""
     bad: str = ""
     between: tuple[str, ...] = ()
     cause: Subset = ()
 
 
-def following(state: State) -> Next | Conclusion:
+def following(state: BisectionState) -> Next | BisectionConclusion:
     """Return the next trial, or the conclusion."""
     row = state.candidates
     if step := _swapped(state):
         return step
     trials = [
-        Trial(index, class_of(attempt, state))
+        TrialOutcome(index, class_of(attempt, state))
         for attempt in state.attempts
         for index, candidate in enumerate(row)
         if candidate.key == attempt.candidate
@@ -77,17 +77,19 @@ def following(state: State) -> Next | Conclusion:
         case Try(index, again):
             return Next(row[index], again)
         case WrongEnd(index, outcome):
-            ending = Ending.UNTESTABLE if outcome is Class.UNTESTABLE else Ending.SAME
+            ending = (
+                BisectionEnding.UNTESTABLE if outcome is Class.UNTESTABLE else BisectionEnding.SAME
+            )
             ends = (row[index].key, "") if index == 0 else (row[0].key, row[index].key)
-            return Conclusion(ending, *ends)
+            return BisectionConclusion(ending, *ends)
         case NotMonotone(indices):
             keys = [row[index].key for index in indices]
-            return Conclusion(Ending.UNSTEADY, keys[-1], keys[0])
-        case Found() as culprit:
+            return BisectionConclusion(BisectionEnding.UNSTEADY, keys[-1], keys[0])
+        case CulpritRange() as culprit:
             return _cleared(state, culprit)
 
 
-def _swapped(state: State) -> Next | Conclusion | None:
+def _swapped(state: BisectionState) -> Next | BisectionConclusion | None:
     """Conclude that the ends are swapped, after trying both twice. None if they are not."""
     ends_of_row = (state.candidates[0], state.candidates[-1])
     tested = [
@@ -99,10 +101,10 @@ def _swapped(state: State) -> Next | Conclusion | None:
     for end, tries in zip(ends_of_row, tested, strict=True):
         if len(tries) < min(_BEFORE_REFUSING, state.asked.confirm):
             return Next(end, again=True)
-    return Conclusion(Ending.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
+    return BisectionConclusion(BisectionEnding.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
 
 
-def class_of(attempt: Attempt, state: State) -> Class:
+def class_of(attempt: CandidateTrial, state: BisectionState) -> Class:
     """Classify an attempt by comparing it with the signatures of the two ends."""
     if not attempt.signatures:
         return Class.UNTESTABLE
@@ -110,19 +112,19 @@ def class_of(attempt: Attempt, state: State) -> Class:
     return classify(attempt.signatures, good, bad or good, state.asked.by, state.asked.neither)
 
 
-def ends(state: State) -> tuple[Signatures, Signatures]:
+def ends(state: BisectionState) -> tuple[Signatures, Signatures]:
     """Return the signatures of the good and the bad end; () for an end that has none yet."""
     first, last = (state.tested(state.candidates[index].key) for index in (0, -1))
     return (first.signatures if first else (), last.signatures if last else ())
 
 
-def flaky(state: State, key: str) -> bool:
+def flaky(state: BisectionState, key: str) -> bool:
     """Return whether a candidate was good in one attempt and bad in another."""
     classes = {class_of(attempt, state) for attempt in state.of(key)}
     return {Class.GOOD, Class.BAD} <= classes
 
 
-def neither(state: State) -> tuple[str, ...]:
+def neither(state: BisectionState) -> tuple[str, ...]:
     """Return the keys of candidates whose signatures match neither end."""
     signatures_of_ends = [end for end in ends(state) if end]
     odd = {
@@ -134,18 +136,18 @@ def neither(state: State) -> tuple[str, ...]:
     return tuple(odd)
 
 
-def moved(good: Attempt, bad: Attempt, subject: str) -> dict[str, tuple[str, str]]:
+def moved(good: CandidateTrial, bad: CandidateTrial, subject: str) -> dict[str, tuple[str, str]]:
     """Return the packages, except the subject, whose versions differ: before and after."""
     names = sorted({*good.versions, *bad.versions} - {canonicalize_name(subject)})
     pairs = {name: (good.versions.get(name, ""), bad.versions.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _cleared(state: State, culprit: Found) -> Next | Conclusion:
+def _cleared(state: BisectionState, culprit: CulpritRange) -> Next | BisectionConclusion:
     row = state.candidates
     between = tuple(row[index].key for index in culprit.between)
-    ending = Ending.RANGE if between else Ending.CULPRIT
-    conclusion = Conclusion(ending, row[culprit.good].key, row[culprit.bad].key, between)
+    ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
+    conclusion = BisectionConclusion(ending, row[culprit.good].key, row[culprit.bad].key, between)
     if state.locks:
         return _reduced(state, culprit, conclusion)
     if between:
@@ -153,7 +155,7 @@ def _cleared(state: State, culprit: Found) -> Next | Conclusion:
     return _held(state, conclusion)
 
 
-def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
+def _held(state: BisectionState, conclusion: BisectionConclusion) -> Next | BisectionConclusion:
     """Try the first bad candidate again with the relevant packages that moved along pinned."""
     good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
     if good is None or bad is None or state.of(HELD):
@@ -171,7 +173,9 @@ def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
     return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
 
 
-def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Conclusion:
+def _reduced(
+    state: BisectionState, culprit: CulpritRange, conclusion: BisectionConclusion
+) -> Next | BisectionConclusion:
     """Reduce the lock file's changes to the fewest that are bad by themselves."""
     good = state.locks[0]
     steps = locks.changes(*state.locks)
@@ -190,7 +194,7 @@ def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Con
     candidate = locks.subset_of(good, steps, cause)
     tested = state.of(candidate.key)
     if any(class_of(attempt, state) is not Class.BAD for attempt in tested):
-        return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
+        return BisectionConclusion(BisectionEnding.UNSTEADY, conclusion.good, candidate.key)
     if len(tested) < state.asked.confirm:
         return Next(candidate, again=True)
     # A change is known to be needed only if the others without it were seen to be good.
@@ -198,5 +202,5 @@ def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Con
     keys = [locks.subset_of(good, steps, remaining).key for remaining in rests]
     first = [state.of(key)[:1] for key in keys]
     each_needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
-    ending = Ending.CULPRIT if each_needed else Ending.RANGE
-    return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)
+    ending = BisectionEnding.CULPRIT if each_needed else BisectionEnding.RANGE
+    return BisectionConclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

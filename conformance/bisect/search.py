@@ -27,7 +27,7 @@ class Class(StrEnum):
     UNTESTABLE = "untestable"
 
 
-class Trial(NamedTuple):
+class TrialOutcome(NamedTuple):
     """One piece of evidence: `candidate` counts from 0, the good end."""
 
     candidate: int
@@ -41,7 +41,7 @@ class Try(NamedTuple):
     again: bool = False
 
 
-class Found(NamedTuple):
+class CulpritRange(NamedTuple):
     """The answer: `good` is the last good candidate, `bad` the first bad one.
 
     `between` are untestable or flaky candidates. Without them, `bad` is the culprit; otherwise the
@@ -66,10 +66,10 @@ class NotMonotone(NamedTuple):
     candidates: tuple[int, ...]
 
 
-Answer = Found | WrongEnd | NotMonotone
+Answer = CulpritRange | WrongEnd | NotMonotone
 
 
-def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try | Answer:
+def step(count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM) -> Try | Answer:
     """Return the next step for `count` ≥ 2 candidates; the first is good and the last is bad.
 
     With m candidates between the ends and none of them flaky, a search tries at most 2 + ⌊log₂ m⌋ +
@@ -78,7 +78,9 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
     if count < 2:
         raise ValueError("a search needs two ends")
     times = Counter(evidence)
-    tallies = [_Tally(i, *(times[Trial(i, outcome)] for outcome in Class)) for i in range(count)]
+    tallies = [
+        _Tally(i, *(times[TrialOutcome(i, outcome)] for outcome in Class)) for i in range(count)
+    ]
     return (
         _ends(tallies, confirm) or _contradiction(tallies, confirm) or _narrower(tallies, confirm)
     )
@@ -156,4 +158,4 @@ def _narrower(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
     doubtful = min(good, bad, key=lambda tally: tally.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
-    return Found(good.candidate, bad.candidate, tuple(tally.candidate for tally in between))
+    return CulpritRange(good.candidate, bad.candidate, tuple(tally.candidate for tally in between))

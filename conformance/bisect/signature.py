@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from conformance.bisect.presentation.signature_parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
 from conformance.bisect.search import Class
 from conformance.diff.compare import cause_words
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record
@@ -30,15 +30,15 @@ class Signature:
     layout: str = ""
     precision: Precision | None = None
 
-    def part(self, part: Part) -> str:
+    def part(self, part: SignaturePart) -> str:
         match part:
-            case Part.VERDICT:
+            case SignaturePart.VERDICT:
                 return "pass" if self.verdict.passes else self._verdict()
-            case Part.DIAGNOSIS:
+            case SignaturePart.DIAGNOSIS:
                 return self.diagnosis
-            case Part.LAYOUT:
+            case SignaturePart.LAYOUT:
                 return self.layout
-            case Part.BITWISE:
+            case SignaturePart.BITWISE:
                 return str(self.verdict is Verdict.EXACT)
 
     def __str__(self) -> str:
@@ -58,14 +58,14 @@ Signatures = tuple[Signature, ...]
 
 
 @record()
-class Unusable:
+class UnusableRun:
     """A run that says nothing about its candidate. `harness` marks an error of this project."""
 
     reason: str
     harness: bool = False
 
 
-def signatures(results: Results) -> Signatures | Unusable:
+def signatures(results: Results) -> Signatures | UnusableRun:
     """Return the selected cells' signatures, or why they have none."""
     # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
@@ -74,9 +74,9 @@ def signatures(results: Results) -> Signatures | Unusable:
     for cell in results.cells:
         group = groups.get((cell.model, cell.backend))
         if group is not None and group.reason.startswith(CANNOT_IMPORT):
-            return Unusable(group.reason)
+            return UnusableRun(group.reason)
         if cell.harness and cell.verdict.fails:
-            return Unusable(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
+            return UnusableRun(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
         signatures.append(
             Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group), cell.precision)
         )
@@ -97,16 +97,22 @@ def _layout(group: Group | None) -> str:
     return words + (f" of {model}" if model else "")
 
 
-def same(a: Signatures, b: Signatures, by: Collection[Part] = USUAL) -> bool:
+def same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:
     return _key(a, by) == _key(b, by)
 
 
-def _key(signatures: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...], ...]:
-    return tuple((s.cell, *(s.part(part) for part in Part if part in by)) for s in signatures)
+def _key(signatures: Signatures, by: Collection[SignaturePart]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (s.cell, *(s.part(part) for part in SignaturePart if part in by)) for s in signatures
+    )
 
 
 def classify(
-    signatures: Signatures, good: Signatures, bad: Signatures, by: Collection[Part], neither: Class
+    signatures: Signatures,
+    good: Signatures,
+    bad: Signatures,
+    by: Collection[SignaturePart],
+    neither: Class,
 ) -> Class:
     """Return GOOD or BAD if the signatures match that end, else `neither`."""
     if same(signatures, good, by):

@@ -18,7 +18,7 @@ from typing import Literal
 
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.presentation.signature_parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
 from conformance.bisect.search import CONFIRM, Class
 from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError
@@ -34,7 +34,7 @@ _ENDS = 2
 
 
 @record()
-class Request:
+class BisectionRequest:
     """What the user requested. `subject` is what moves: a package, or "lock".
 
     `with_cells` are the options that select the cells, for the command that reproduces.
@@ -47,7 +47,7 @@ class Request:
     bad: str
     command: str
     with_cells: str = ""
-    by: tuple[Part, ...] = USUAL
+    by: tuple[SignaturePart, ...] = USUAL
     neither: Class = Class.BAD
     confirm: Count = CONFIRM
     started: str = ""
@@ -56,7 +56,7 @@ class Request:
 
 
 @record()
-class Attempt:
+class CandidateTrial:
     """One trial of a candidate: its signatures, or why it is untestable.
 
     `environment` is the id of its environment, `built` whether it was built for this trial, `run`
@@ -76,32 +76,32 @@ class Attempt:
 
 
 @record()
-class State:
+class BisectionState:
     """The state of a bisect. `locks` holds both lock files if the search is between lock files."""
 
-    asked: Request
+    asked: BisectionRequest
     candidates: tuple[Candidate, ...]
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[CandidateTrial, ...] = ()
     locks: tuple[Mapping[str, str], ...] = ()
 
-    def of(self, key: str) -> tuple[Attempt, ...]:
+    def of(self, key: str) -> tuple[CandidateTrial, ...]:
         return tuple(attempt for attempt in self.attempts if attempt.candidate == key)
 
-    def tested(self, key: str) -> Attempt | None:
+    def tested(self, key: str) -> CandidateTrial | None:
         """Return the first attempt that has signatures."""
         return next((attempt for attempt in self.of(key) if attempt.signatures), None)
 
-    def with_attempt(self, attempt: Attempt) -> State:
+    def with_attempt(self, attempt: CandidateTrial) -> BisectionState:
         return replace(self, attempts=(*self.attempts, attempt))
 
-    def without_untestable(self) -> State:
+    def without_untestable(self) -> BisectionState:
         """Drop untestable attempts, so that they are retried: the network may have been down."""
         return replace(
             self, attempts=tuple(attempt for attempt in self.attempts if attempt.signatures)
         )
 
 
-def mistake(state: State) -> str:
+def mistake(state: BisectionState) -> str:
     """Return why this state cannot be searched, or ""."""
     keys = [candidate.key for candidate in state.candidates]
     if len(keys) < _ENDS or len(set(keys)) < len(keys):
@@ -116,7 +116,7 @@ def mistake(state: State) -> str:
     return ""
 
 
-def _changes(pair: Sequence[Mapping[str, str]]) -> tuple[locks.Change, ...]:
+def _changes(pair: Sequence[Mapping[str, str]]) -> tuple[locks.RequirementChange, ...]:
     good, bad = pair
     return () if good == bad else locks.changes(good, bad)
 
@@ -131,16 +131,16 @@ class BisectFolder:
     def id(self) -> str:
         return self.path.name
 
-    def read(self) -> State:
+    def read(self) -> BisectionState:
         """Read the state. Raises ConformanceError if this is not the folder of a bisect."""
-        state = read_record(State, self.path / STATE, mistake=mistake)
+        state = read_record(BisectionState, self.path / STATE, mistake=mistake)
         if state is None:
             raise ConformanceError(
                 f"is not the folder of a bisect: it has no {STATE}", path=self.path
             )
         return state
 
-    def write(self, state: State) -> None:
+    def write(self, state: BisectionState) -> None:
         write_record(self.path / STATE, state)
 
     def alone(self) -> AbstractContextManager[None]:
@@ -148,7 +148,7 @@ class BisectFolder:
         return lock.alone(self.path / "lock", self.path, "bisect")
 
 
-def create(reports: Path, state: State, now: datetime) -> BisectFolder:
+def create(reports: Path, state: BisectionState, now: datetime) -> BisectFolder:
     """Create a folder with a unique name that sorts by time."""
     while True:
         path = reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

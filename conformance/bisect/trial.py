@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from conformance import environments, execution
 from conformance.bisect.history.candidates import Candidate, requirements
-from conformance.bisect.signature import Signatures, Unusable, signatures
-from conformance.bisect.state import Attempt, BisectFolder
+from conformance.bisect.signature import Signatures, UnusableRun, signatures
+from conformance.bisect.state import BisectFolder, CandidateTrial
 from conformance.environments import EnginesMoved, Environment, Untestable
 from conformance.environments.resolving import NEEDS
 from conformance.planning.trust import Executed, of_plan
@@ -27,7 +27,7 @@ RUNS = "runs"
 class Observed(NamedTuple):
     """The result of one environment, and the run it came from."""
 
-    result: Signatures | Unusable
+    result: Signatures | UnusableRun
     run: str = ""
 
 
@@ -44,7 +44,7 @@ def attempt(
     needs: Sequence[str] = NEEDS,
     keep: Collection[str] = (),
     report: Callable[[str], None] = lambda _: None,
-) -> Attempt:
+) -> CandidateTrial:
     """Build the candidate's environment, or reuse it, and observe it. If the environment cannot be
     built, nothing is raised: the candidate is untestable, with the message of whoever refused. It
     is also untestable if its environment changes a package of `keep` that it does not name, because
@@ -56,9 +56,11 @@ def attempt(
         environment = environments.build(spec, cache, on_line=report, needs=needs, keep=keep)
     except (Untestable, EnginesMoved) as cannot:
         spent = time.monotonic() - begun
-        return Attempt(candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent)
+        return CandidateTrial(
+            candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent
+        )
     observed = observe(environment, again)
-    built_attempt = Attempt(
+    built_attempt = CandidateTrial(
         candidate.key,
         environment=environment.id,
         versions=dict(environment.versions),
@@ -67,7 +69,7 @@ def attempt(
         seconds=time.monotonic() - begun,
         run=observed.run,
     )
-    if isinstance(observed.result, Unusable):
+    if isinstance(observed.result, UnusableRun):
         return replace(
             built_attempt, untestable=observed.result.reason, harness=observed.result.harness
         )

@@ -12,10 +12,16 @@ from rich.console import Console
 from conformance import environments
 from conformance.bisect import loop, trial
 from conformance.bisect.history import locks, releases, revisions
-from conformance.bisect.history.candidates import Candidate, Row
-from conformance.bisect.next_step import Conclusion
-from conformance.bisect.presentation.progress import Progress
-from conformance.bisect.state import Attempt, BisectFolder, Request, State, create
+from conformance.bisect.history.candidates import Candidate, CandidateSeries
+from conformance.bisect.next_step import BisectionConclusion
+from conformance.bisect.presentation.progress import BisectionProgress
+from conformance.bisect.state import (
+    BisectFolder,
+    BisectionRequest,
+    BisectionState,
+    CandidateTrial,
+    create,
+)
 from conformance.checkpoints import cache_folder
 from conformance.environments import Environment
 from conformance.environments.releases import published
@@ -28,7 +34,7 @@ from conformance.scenario import Places, as_planned, discover
 from conformance.store import RunPlan
 
 
-def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
+def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> CandidateSeries:
     """Return the row. Raises ConformanceError for unknown ends and for impossible pins."""
     pinned = environments.parse(also).requirements if also.strip() else ()
     if subject == locks.LOCK:
@@ -67,8 +73,8 @@ def options(choice: Choice) -> str:
 def begin(
     reports: Path,
     scenarios: Places,
-    request: Request,
-    row: Row,
+    request: BisectionRequest,
+    row: CandidateSeries,
     selected: Selected,
     jobs: int,
 ) -> BisectFolder:
@@ -76,7 +82,7 @@ def begin(
     now = datetime.now(UTC)
     request = replace(request, started=now.isoformat(timespec="seconds"))
     trust.note(cache_folder(), trust.Executed(selected.models, requirements=row.requirements))
-    folder = create(reports, State(request, row.candidates, locks=row.locks), now)
+    folder = create(reports, BisectionState(request, row.candidates, locks=row.locks), now)
     models, columns, cells = selected.models, selected.columns, selected.cells
     plan = RunPlan(
         run=folder.id,
@@ -109,7 +115,9 @@ def forget_untestable(folder: BisectFolder) -> None:
         folder.write(folder.read().without_untestable())
 
 
-def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console) -> Conclusion:
+def carry_on(
+    folder: BisectFolder, cache: Path, limits: Limits, console: Console
+) -> BisectionConclusion:
     """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
     asked = folder.read().asked
     plan = trial.read_cells(folder)
@@ -120,7 +128,7 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
     scenarios = dict(discover(plan.scenarios))
     runs_on = {name for column in plan.columns for name in environments.runs_on(column.backend)}
     keep = () if asked.allow_moves else runs_on
-    with Progress(folder.read(), console) as progress:
+    with BisectionProgress(folder.read(), console) as progress:
 
         def observe(environment: Environment, again: bool) -> trial.Observed:
             return trial.run_cells(
@@ -134,7 +142,7 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
                 on_event=progress.event,
             )
 
-        def trier(candidate: Candidate, again: bool) -> Attempt:
+        def trier(candidate: Candidate, again: bool) -> CandidateTrial:
             return trial.attempt(
                 candidate, observe, again=again, cache=cache, keep=keep, report=progress.line
             )

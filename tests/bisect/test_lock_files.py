@@ -7,9 +7,9 @@ import pytest
 
 from conformance.bisect import loop, trial
 from conformance.bisect.history import locks
-from conformance.bisect.next_step import Ending
+from conformance.bisect.next_step import BisectionEnding
 from conformance.bisect.signature import Signature
-from conformance.bisect.state import Request, State, create
+from conformance.bisect.state import BisectionRequest, BisectionState, create
 from conformance.records import Verdict
 
 GOOD = "iniconfig==1.1.1\nidna==3.6\npluggy==1.4.0\nsix==1.16.0\ntomli==2.0.1\n"
@@ -35,7 +35,9 @@ def test_two_changes_that_do_it_together_are_found_among_five(tmp_path):
     for name, text in (("good.txt", GOOD), ("bad.txt", BAD)):
         (tmp_path / name).write_text(text)
     row = locks.row(tmp_path / "good.txt", tmp_path / "bad.txt")
-    state = State(Request("lock", "good.txt", "bad.txt", ""), row.candidates, locks=row.locks)
+    state = BisectionState(
+        BisectionRequest("lock", "good.txt", "bad.txt", ""), row.candidates, locks=row.locks
+    )
     folder = create(tmp_path, state, datetime(2026, 11, 21, tzinfo=UTC))
     conclusion = loop.carry_on(
         folder,
@@ -45,5 +47,5 @@ def test_two_changes_that_do_it_together_are_found_among_five(tmp_path):
     )
     steps = locks.changes(*row.locks)
     assert [steps[index].name for index in conclusion.cause] == ["idna", "six"]
-    assert conclusion.ending is Ending.CULPRIT
+    assert conclusion.ending is BisectionEnding.CULPRIT
     assert not any(one.untestable for one in folder.read().attempts)

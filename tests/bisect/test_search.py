@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from conformance.bisect.search import (
     CONFIRM,
     Class,
-    Found,
+    CulpritRange,
     NotMonotone,
-    Trial,
+    TrialOutcome,
     Try,
     WrongEnd,
     step,
@@ -28,7 +28,7 @@ def search(count, ask, evidence=()):
     while isinstance(found := step(count, evidence), Try):
         assert len(asked) < 20 * count, "the search does not end"
         asked.append(found.candidate)
-        evidence.append(Trial(found.candidate, ask(found.candidate)))
+        evidence.append(TrialOutcome(found.candidate, ask(found.candidate)))
     return found, asked
 
 
@@ -36,7 +36,7 @@ def expected(count, fault, out):
     """By definition: the testable neighbours of the fault, and what lies between."""
     good = max(i for i in range(fault) if i not in out)
     bad = min(i for i in range(fault, count) if i not in out)
-    return Found(good, bad, tuple(range(good + 1, bad)))
+    return CulpritRange(good, bad, tuple(range(good + 1, bad)))
 
 
 def planted(fault, out=()):
@@ -131,7 +131,7 @@ def test_it_resumes_from_any_part_of_its_evidence(row, data):
     count, fault, out = row
     ask = planted(fault, out)
     whole, asked = search(count, ask)
-    kept = [Trial(i, ask(i)) for i in asked[: data.draw(st.integers(0, len(asked)))]]
+    kept = [TrialOutcome(i, ask(i)) for i in asked[: data.draw(st.integers(0, len(asked)))]]
     found, rest = search(count, ask, kept)
     assert (found, [one.candidate for one in kept] + rest) == (whole, asked)
 
@@ -149,8 +149,8 @@ def test_whatever_the_candidates_say_the_search_ends(drawn):
     """Also with evidence from elsewhere, and candidates that say what they please."""
     count, evidence, script = drawn
     told = iter(script * (40 * count))
-    found, _ = search(count, lambda _: next(told), [Trial(*one) for one in evidence])
-    if isinstance(found, Found):
+    found, _ = search(count, lambda _: next(told), [TrialOutcome(*one) for one in evidence])
+    if isinstance(found, CulpritRange):
         assert 0 <= found.good < found.bad < count
         assert found.between == tuple(range(found.good + 1, found.bad))
 
@@ -174,16 +174,16 @@ def test_a_wrong_first_verdict_of_an_end_is_no_answer():
 def test_a_verdict_that_contradicts_is_repeated_and_found_out():
     honest = planted(5)
     # Known from elsewhere: 8 was good once. It is bad.
-    found, asked = search(10, honest, [Trial(8, GOOD)])
+    found, asked = search(10, honest, [TrialOutcome(8, GOOD)])
     assert asked.count(8) == 1
-    assert found == Found(4, 5)
+    assert found == CulpritRange(4, 5)
 
 
 def test_a_lasting_contradiction_is_told_with_both_witnesses():
     def ask(index):
         return GOOD if index in (0, 1, 6) else BAD
 
-    found, asked = search(10, ask, [Trial(3, BAD), Trial(6, GOOD)])
+    found, asked = search(10, ask, [TrialOutcome(3, BAD), TrialOutcome(6, GOOD)])
     assert found == NotMonotone((3, 6))
     assert asked.count(3) == asked.count(6) == CONFIRM - 1
 

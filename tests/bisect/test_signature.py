@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.bisect.presentation.signature_parts import Part
+from conformance.bisect.presentation.signature_parts import SignaturePart
 from conformance.bisect.search import Class
-from conformance.bisect.signature import Unusable, classify, same, signatures, swapped
+from conformance.bisect.signature import UnusableRun, classify, same, signatures, swapped
 from conformance.records import Group, Precision, Verdict
 from tests.bisect.states import BAD, GOOD, signature
 from tests.known_runs import cell, results
@@ -61,19 +61,19 @@ def test_a_failure_in_bf16_alone_is_not_the_one_in_float32():
 def test_two_ways_to_pass_are_one_unless_bits_count():
     exact, match = of(verdict=Verdict.EXACT), of(verdict=Verdict.MATCH)
     assert same((exact,), (match,))
-    assert not same((exact,), (match,), (Part.BITWISE,))
+    assert not same((exact,), (match,), (SignaturePart.BITWISE,))
 
 
 def test_a_fault_of_ours_says_nothing():
     found = of(verdict=Verdict.UNKNOWN, harness=True, reason="no reference")
-    assert isinstance(found, Unusable) and found.harness
+    assert isinstance(found, UnusableRun) and found.harness
     assert "no reference" in found.reason
 
 
 def test_an_engine_that_cannot_be_imported_says_nothing():
     group = replace(GROUP, reason="the engine cannot be imported: no module named vllm")
     found = of(group, verdict=Verdict.ERROR, reason=group.reason)
-    assert isinstance(found, Unusable) and not found.harness
+    assert isinstance(found, UnusableRun) and not found.harness
 
 
 def test_an_engine_that_fails_is_a_signature():
@@ -83,7 +83,7 @@ def test_an_engine_that_fails_is_a_signature():
 
 def test_classes_by_the_two_ends():
     third = signature(Verdict.WRONG)
-    parts = (Part.VERDICT, Part.LAYOUT)
+    parts = (SignaturePart.VERDICT, SignaturePart.LAYOUT)
     assert classify(GOOD, GOOD, BAD, parts, Class.UNTESTABLE) is Class.GOOD
     assert classify(BAD, GOOD, BAD, parts, Class.UNTESTABLE) is Class.BAD
     for counts in Class:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from conformance.bisect import loop
-from conformance.bisect.next_step import Ending, flaky
+from conformance.bisect.next_step import BisectionEnding, flaky
 from tests.bisect import toys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -33,7 +33,9 @@ def test_planted_faults_are_found_among_real_commits(tmp_path, monkeypatch, seed
     bad = min(i for i in range(fault, 40) if i not in broken)
     assert (index[conclusion.good], index[conclusion.bad]) == (good, bad)
     assert [index[key] for key in conclusion.between] == list(range(good + 1, bad))
-    assert conclusion.ending is (Ending.RANGE if bad - good > 1 else Ending.CULPRIT)
+    assert conclusion.ending is (
+        BisectionEnding.RANGE if bad - good > 1 else BisectionEnding.CULPRIT
+    )
     assert flaky(state, state.candidates[20].key)
     refused = [one.untestable for one in state.attempts if one.untestable]
     assert all("no compiler" in words for words in refused)

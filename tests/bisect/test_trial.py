@@ -9,7 +9,7 @@ import pytest
 from conformance import environments
 from conformance.bisect import trial
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.signature import Unusable
+from conformance.bisect.signature import UnusableRun
 from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
 from conformance.environments import Environment, Untestable
@@ -64,7 +64,7 @@ def test_a_fault_of_ours_is_kept_apart_from_what_was_tested(monkeypatch):
     made = attempted(
         monkeypatch,
         lambda *_, **__: HERE,
-        lambda *_: trial.Observed(Unusable("no reference", harness=True)),
+        lambda *_: trial.Observed(UnusableRun("no reference", harness=True)),
     )
     assert (made.untestable, made.harness, made.environment) == ("no reference", True, "here")
 
@@ -91,7 +91,7 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
         limits=Limits(cell=300),
         on_event=lambda _: None,
     )
-    assert not isinstance(seen.result, Unusable), seen.result.reason
+    assert not isinstance(seen.result, UnusableRun), seen.result.reason
     (one,) = seen.result
     assert one.part("verdict") == "pass"
     assert one.layout.startswith("batched at model.layers")

@@ -9,7 +9,7 @@ from pathlib import Path
 from conformance.bisect import trial
 from conformance.bisect.history import revisions
 from conformance.bisect.signature import Signature
-from conformance.bisect.state import Request, State, create
+from conformance.bisect.state import BisectionRequest, BisectionState, create
 from conformance.records import Verdict
 
 #: Builds a wheel by itself: no build backend has to be fetched.
@@ -100,8 +100,8 @@ def repository(repo, count, fault, *, broken=(), flaky=None):
 def bisect_of(reports, repo, good, bad, now, **asked):
     """The folder of a bisect over the repository's commits."""
     row = revisions.row("toy", repo, good, bad, ())
-    state = State(
-        Request("toy", good, bad, "toy", backwards=row.backwards, **asked), row.candidates
+    state = BisectionState(
+        BisectionRequest("toy", good, bad, "toy", backwards=row.backwards, **asked), row.candidates
     )
     return create(reports, state, now)
 

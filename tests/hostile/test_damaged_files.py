@@ -14,7 +14,7 @@ import pytest
 
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.state import BisectFolder, Request, State
+from conformance.bisect.state import BisectFolder, BisectionRequest, BisectionState
 from conformance.check.kept import Kept
 from conformance.check.search.edits import Found
 from conformance.check.searching import Edits
@@ -60,8 +60,8 @@ JOB = Job(
     *(Path("checkpoint"), Path("group"), Path("scenarios")),
     (Case("steering", "middle", ("a",), {"at": 1}, {"size": 2.0}),),
 )
-STATE = State(
-    Request("vllm", "0.28.0", "0.32.0", "bisect"),
+STATE = BisectionState(
+    BisectionRequest("vllm", "0.28.0", "0.32.0", "bisect"),
     (Candidate("a", "a", ("vllm==1",)), Candidate("b", "b", ("vllm==2",))),
 )
 EDITS = Edits((Found("my-trace", "vllm-pp1", "text", verified=True, tried=3),))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from conformance.bisect import trial
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.state import BisectFolder, Request, State
+from conformance.bisect.state import BisectFolder, BisectionRequest, BisectionState
 from conformance.cli import app
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest as manifests
@@ -219,7 +219,9 @@ def test_resuming_a_bisect_installs_nothing_that_only_its_state_names(
     here: Path, evil: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = (Candidate("a", "a", (evil,)), Candidate("b", "b", ("nnsight==0.8.1",)))
-    state = State(Request("nnsight", "0.8.0", "0.8.1", "conformance bisect"), candidates)
+    state = BisectionState(
+        BisectionRequest("nnsight", "0.8.0", "0.8.1", "conformance bisect"), candidates
+    )
     folder = BisectFolder(here / "reports" / "bisect-r")
     folder.write(state)
     trial.write_cells(folder, plan(here))

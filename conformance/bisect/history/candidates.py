@@ -24,7 +24,7 @@ def requirements(candidates: Iterable[Candidate]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words for one in candidates for words in one.requirements))
 
 
-class Row(NamedTuple):
+class CandidateSeries(NamedTuple):
     """Candidates of one subject. If `backwards`, the good end is the newer one. `locks` holds both
     lock files if the search is between lock files.
     """

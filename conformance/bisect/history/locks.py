@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from conformance.bisect.history.candidates import Candidate, Row
+from conformance.bisect.history.candidates import Candidate, CandidateSeries
 from conformance.bisect.minimal import Subset
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
@@ -33,7 +33,7 @@ _COUPLED = (
 
 
 @record()
-class Change:
+class RequirementChange:
     """A package's requirement in both files; empty where a file does not pin the package."""
 
     name: str
@@ -72,10 +72,10 @@ def read(path: Path) -> dict[str, str]:
     return requirements
 
 
-def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[RequirementChange, ...]:
     """Return the differences, in order of application. Raises ConformanceError if none."""
     changed = [
-        Change(name, good.get(name, ""), bad.get(name, ""))
+        RequirementChange(name, good.get(name, ""), bad.get(name, ""))
         for name in sorted({*good, *bad}, key=_order)
         if good.get(name) != bad.get(name)
     ]
@@ -86,15 +86,17 @@ def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ..
     return tuple(changed)
 
 
-def row(good: Path, bad: Path) -> Row:
+def row(good: Path, bad: Path) -> CandidateSeries:
     """Return a row that starts at the good file and adds one change per candidate."""
     pair = read(good), read(bad)
     steps = changes(*pair)
     candidates = (subset_of(pair[0], steps, tuple(range(count))) for count in range(len(steps) + 1))
-    return Row(LOCK, tuple(candidates), locks=pair)
+    return CandidateSeries(LOCK, tuple(candidates), locks=pair)
 
 
-def subset_of(good: Mapping[str, str], steps: Sequence[Change], subset: Subset) -> Candidate:
+def subset_of(
+    good: Mapping[str, str], steps: Sequence[RequirementChange], subset: Subset
+) -> Candidate:
     """Return the good file with only these changes applied."""
     pins = dict(good)
     for index in subset:
@@ -106,7 +108,7 @@ def subset_of(good: Mapping[str, str], steps: Sequence[Change], subset: Subset) 
     )
 
 
-def _label(steps: Sequence[Change], subset: Subset) -> str:
+def _label(steps: Sequence[RequirementChange], subset: Subset) -> str:
     if not subset:
         return "the good file"
     if len(subset) == len(steps):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.bisect.history.candidates import Candidate, Row
+from conformance.bisect.history.candidates import Candidate, CandidateSeries
 from conformance.errors import ConformanceError
 
 
@@ -40,10 +40,10 @@ def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
     return tuple(released[release] for release in releases)
 
 
-def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:
+def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> CandidateSeries:
     """Return these versions, in this order, as candidates."""
     name = canonicalize_name(package)
-    return Row(
+    return CandidateSeries(
         name,
         tuple(Candidate(version, version, (f"{name}=={version}", *pinned)) for version in versions),
         backwards=Version(versions[0]) > Version(versions[-1]),

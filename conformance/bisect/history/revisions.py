@@ -8,13 +8,13 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from conformance.bisect.history.candidates import Candidate, Row
+from conformance.bisect.history.candidates import Candidate, CandidateSeries
 from conformance.errors import ConformanceError
 
 _SHOWN = 60
 
 
-def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) -> Row:
+def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) -> CandidateSeries:
     """Return the commits from the good revision to the bad one, which may be the older one.
 
     A merged branch counts as its merge commit. Each candidate names a commit, not a folder, so that
@@ -44,7 +44,7 @@ def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) ->
         )
         for commit, subject in commits
     )
-    return Row(name, candidates, backwards=not forwards)
+    return CandidateSeries(name, candidates, backwards=not forwards)
 
 
 def _from(repo: Path, old: str, new: str) -> tuple[tuple[str, str], ...]:

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from conformance.bisect.history import locks
-from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
+from conformance.bisect.next_step import HELD, BisectionConclusion, BisectionEnding, class_of, flaky
 from conformance.bisect.search import Class
-from conformance.bisect.state import State
+from conformance.bisect.state import BisectionState
 from conformance.environments import ENGINES
 from conformance.shortening import clip
 from conformance.store.keys import PACKAGES
 
 
-def headline(state: State, conclusion: Conclusion) -> str:
+def headline(state: BisectionState, conclusion: BisectionConclusion) -> str:
     """Return one sentence: the cause, or why there is none to name."""
     label = labels(state, conclusion)
     good, bad = label.get(conclusion.good, ""), label.get(conclusion.bad, "")
     match conclusion.ending:
-        case Ending.SAME:
+        case BisectionEnding.SAME:
             return f"There is no difference between {good} and {bad}: nothing to search for."
-        case Ending.SWAPPED:
+        case BisectionEnding.SWAPPED:
             return (
                 f"The good end ({good}) fails where the bad one ({bad}) passes: swap --good and "
                 f"--bad. The candidates may run from new to old."
             )
-        case Ending.UNTESTABLE:
+        case BisectionEnding.UNTESTABLE:
             why = clip(state.of(conclusion.bad or conclusion.good)[0].untestable)
             return f"The end {bad or good} cannot be tested: {why}"
-        case Ending.UNSTEADY:
+        case BisectionEnding.UNSTEADY:
             return _unsteady(state, conclusion, label)
-        case Ending.CULPRIT | Ending.RANGE:
+        case BisectionEnding.CULPRIT | BisectionEnding.RANGE:
             return _cause(state, conclusion) if state.locks else _culprit(state, conclusion, label)
 
 
@@ -44,7 +44,7 @@ def beside(along: Mapping[str, tuple[str, str]]) -> str:
     return f" Not requested but changed: {'; '.join(changes)}." if changes else ""
 
 
-def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
+def labels(state: BisectionState, conclusion: BisectionConclusion) -> dict[str, str]:
     """Return the label of every tried candidate, by key."""
     labels = {candidate.key: candidate.label for candidate in state.candidates}
     labels[HELD] = f"{labels.get(conclusion.bad, '')}, the others held"
@@ -58,7 +58,9 @@ def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
     return labels
 
 
-def _culprit(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
+def _culprit(
+    state: BisectionState, conclusion: BisectionConclusion, label: Mapping[str, str]
+) -> str:
     subject, good, bad = state.asked.subject, label[conclusion.good], label[conclusion.bad]
     if conclusion.between:
         return (
@@ -70,19 +72,21 @@ def _culprit(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> 
     return f"{subject} {bad} is the first bad one; {good} is the last good one."
 
 
-def _cause(state: State, conclusion: Conclusion) -> str:
+def _cause(state: BisectionState, conclusion: BisectionConclusion) -> str:
     steps = locks.changes(*state.locks)
     names = ", ".join(str(steps[index]) for index in conclusion.cause)
     of = f"of {len(steps)} changes"
     if len(conclusion.cause) == 1:
         return f"{names} does it alone ({of})."
     count = len(conclusion.cause)
-    if conclusion.ending is Ending.CULPRIT:
+    if conclusion.ending is BisectionEnding.CULPRIT:
         return f"These {count} {of} do it together, and none can be left out: {names}."
     return f"The cause is among these {count} {of}; parts of them cannot be tested: {names}."
 
 
-def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
+def _unsteady(
+    state: BisectionState, conclusion: BisectionConclusion, label: Mapping[str, str]
+) -> str:
     good, bad = (label.get(key, key) for key in (conclusion.good, conclusion.bad))
     for key in (conclusion.good, conclusion.bad):
         if flaky(state, key):
@@ -90,10 +94,12 @@ def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) ->
     return f"Not monotone: {bad} is bad and {good}, after it, is good, however often it is tried."
 
 
-def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[str, str]]) -> str:
+def held_words(
+    state: BisectionState, conclusion: BisectionConclusion, along: Mapping[str, tuple[str, str]]
+) -> str:
     """Say whether a package that moved along could be the cause instead."""
     sought = state.asked
-    if state.locks or conclusion.ending is not Ending.CULPRIT or not along:
+    if state.locks or conclusion.ending is not BisectionEnding.CULPRIT or not along:
         return ""
     names = [name for name in along if name in PACKAGES]
     attempts = state.of(HELD)
@@ -109,7 +115,7 @@ def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[s
             return f"{pinned} cannot be kept: {clip(attempts[0].untestable)}"
 
 
-def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:
+def notes(state: BisectionState, odd: Sequence[str]) -> tuple[str, ...]:
     """Return what a reader must know to trust the answer."""
     notes: list[str] = []
     if odd:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from conformance.bisect.next_step import Next
 from conformance.bisect.search import Class
-from conformance.bisect.state import Attempt, State
+from conformance.bisect.state import BisectionState, CandidateTrial
 from conformance.report.render.terminal import shown
 from conformance.runner import CellStarted, Event, GroupFinished, GroupStarted, WorkerDied
 
@@ -17,10 +17,10 @@ _STYLES = {Class.GOOD: "green", Class.BAD: "red", Class.UNTESTABLE: "yellow"}
 _WORDS = 200
 
 
-class Progress:
-    """A context manager: `with Progress(state, console) as progress: …`"""
+class BisectionProgress:
+    """A context manager: `with BisectionProgress(state, console) as progress: …`"""
 
-    def __init__(self, state: State, console: Console) -> None:
+    def __init__(self, state: BisectionState, console: Console) -> None:
         self._console = console
         self._count = len(state.candidates)
         self._number = len(state.attempts)
@@ -67,7 +67,7 @@ class Progress:
             case WorkerDied():
                 self.line(f"{event.id}: {event.status.value}: {event.reason}")
 
-    def end(self, _: Next, attempt: Attempt, outcome: Class) -> None:
+    def end(self, _: Next, attempt: CandidateTrial, outcome: Class) -> None:
         words = attempt.untestable or "; ".join(dict.fromkeys(map(str, attempt.signatures)))
         took = f"{attempt.seconds:.0f} s"
         if attempt.environment:

@@ -9,11 +9,18 @@ from pathlib import Path
 
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.next_step import Conclusion, Ending, class_of, flaky, moved, neither
+from conformance.bisect.next_step import (
+    BisectionConclusion,
+    BisectionEnding,
+    class_of,
+    flaky,
+    moved,
+    neither,
+)
 from conformance.bisect.presentation.headline import beside, headline, held_words, labels, notes
-from conformance.bisect.presentation.signature_parts import Part
+from conformance.bisect.presentation.signature_parts import SignaturePart
 from conformance.bisect.search import Class
-from conformance.bisect.state import Attempt, BisectFolder, State
+from conformance.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.environments import parse
 from conformance.errors import ExitCode
 from conformance.records import record
@@ -26,12 +33,12 @@ SCHEMA = "conformance-bisect/1"
 _LONG = 200
 
 _CODES = {
-    Ending.CULPRIT: ExitCode.OK,
-    Ending.RANGE: ExitCode.UNEXPECTED,
-    Ending.SAME: ExitCode.UNEXPECTED,
-    Ending.UNSTEADY: ExitCode.UNEXPECTED,
-    Ending.SWAPPED: ExitCode.BAD_INPUT,
-    Ending.UNTESTABLE: ExitCode.BAD_INPUT,
+    BisectionEnding.CULPRIT: ExitCode.OK,
+    BisectionEnding.RANGE: ExitCode.UNEXPECTED,
+    BisectionEnding.SAME: ExitCode.UNEXPECTED,
+    BisectionEnding.UNSTEADY: ExitCode.UNEXPECTED,
+    BisectionEnding.SWAPPED: ExitCode.BAD_INPUT,
+    BisectionEnding.UNTESTABLE: ExitCode.BAD_INPUT,
 }
 
 
@@ -46,7 +53,7 @@ class Changed:
 
 
 @record()
-class Trial:
+class ReportedTrial:
     """One trial as the report shows it. `run` is the folder below `runs/`."""
 
     candidate: str
@@ -68,7 +75,7 @@ class Report:
     schema: str
     id: str
     subject: str
-    ending: Ending
+    ending: BisectionEnding
     headline: str
     exit_code: ExitCode
     good: str = ""
@@ -79,7 +86,7 @@ class Report:
     moved: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     held: str = ""
     notes: tuple[str, ...] = ()
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[ReportedTrial, ...] = ()
     reproduce: str = ""
     command: str = ""
     candidates: int = 0
@@ -90,7 +97,9 @@ class Report:
     disk_mib: float = 0.0
 
 
-def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path) -> Report:
+def make(
+    state: BisectionState, conclusion: BisectionConclusion, folder: BisectFolder, cache: Path
+) -> Report:
     """Return the report; `cache` is the folder that holds the environments."""
     names = labels(state, conclusion)
     good, bad = _sides(state, conclusion)
@@ -138,14 +147,14 @@ def footprint(folders: Iterable[Path]) -> float:
     return sum(sizes.values()) / 2**20
 
 
-def _code(state: State, conclusion: Conclusion) -> ExitCode:
+def _code(state: BisectionState, conclusion: BisectionConclusion) -> ExitCode:
     harness = any(attempt.harness for attempt in state.of(conclusion.bad or conclusion.good))
-    if conclusion.ending is Ending.UNTESTABLE and harness:
+    if conclusion.ending is BisectionEnding.UNTESTABLE and harness:
         return ExitCode.HARNESS
     return _CODES[conclusion.ending]
 
 
-def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
+def _sides(state: BisectionState, conclusion: BisectionConclusion) -> tuple[Candidate, Candidate]:
     """Return the two candidates to compare."""
     rows = {candidate.key: candidate for candidate in state.candidates}
     first, last = state.candidates[0], state.candidates[-1]
@@ -155,12 +164,12 @@ def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
     return rows.get(conclusion.good, first), rows.get(conclusion.bad, last)
 
 
-def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
+def _changed(a: CandidateTrial, b: CandidateTrial) -> tuple[Changed, ...]:
     cells_by_change: dict[tuple[str, str, str], list[str]] = {}
     for at_good, at_bad in zip(a.signatures, b.signatures, strict=True):
-        for part in Part:
+        for part in SignaturePart:
             before, after = at_good.part(part), at_bad.part(part)
-            if before != after and not (part is Part.BITWISE and at_good.verdict.fails):
+            if before != after and not (part is SignaturePart.BITWISE and at_good.verdict.fails):
                 key = (part.value, _layout_words(before), _layout_words(after))
                 cells_by_change.setdefault(key, []).append(at_good.cell)
     return tuple(Changed(tuple(cells), *key) for key, cells in cells_by_change.items())
@@ -172,8 +181,10 @@ def _layout_words(text: str) -> str:
     return f"{text}: {layout.meaning}" if layout else text
 
 
-def _trial(attempt: Attempt, state: State, names: Mapping[str, str]) -> Trial:
-    return Trial(
+def _trial(
+    attempt: CandidateTrial, state: BisectionState, names: Mapping[str, str]
+) -> ReportedTrial:
+    return ReportedTrial(
         names.get(attempt.candidate, attempt.candidate),
         class_of(attempt, state),
         attempt.untestable or "; ".join(dict.fromkeys(map(str, attempt.signatures))),
@@ -185,7 +196,7 @@ def _trial(attempt: Attempt, state: State, names: Mapping[str, str]) -> Trial:
     )
 
 
-def _reproduce(state: State, folder: BisectFolder, good: Candidate, bad: Candidate) -> str:
+def _reproduce(state: BisectionState, folder: BisectFolder, good: Candidate, bad: Candidate) -> str:
     """Return a command that runs both sides as columns of one run."""
     words = ["conformance run", state.asked.with_cells]
     for name, candidate in (("good", good), ("bad", bad)):

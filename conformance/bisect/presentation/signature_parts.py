@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Part(StrEnum):
+class SignaturePart(StrEnum):
     """A part of a signature. `bitwise` distinguishes `exact` from `match`; both pass."""
 
     VERDICT = "verdict"
@@ -15,4 +15,4 @@ class Part(StrEnum):
 
 
 #: The parts that count by default.
-USUAL = (Part.VERDICT, Part.DIAGNOSIS, Part.LAYOUT)
+USUAL = (SignaturePart.VERDICT, SignaturePart.DIAGNOSIS, SignaturePart.LAYOUT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.bisect.presentation.signature_parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
 from conformance.bisect.search import CONFIRM, Class
 from conformance.cli import engines
 from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out
@@ -37,7 +37,7 @@ def bisect(
         str, typer.Option("--with", help="Pinned in every environment: 'nnsight==0.8.0 …'.")
     ] = "",
     by: Annotated[
-        list[Part],
+        list[SignaturePart],
         typer.Option(help="What of a cell's signature counts; again for more."),
     ] = list(USUAL),  # noqa: B006
     neither: Annotated[
@@ -97,13 +97,13 @@ def bisect(
             )
         selected = selection.select(choice)
         row = bisect_rows.row(subject, good, bad, repo, also)
-        request = states.Request(
+        request = states.BisectionRequest(
             subject=row.subject,
             good=good,
             bad=bad,
             command=shlex.join(["conformance", *sys.argv[1:]]),
             with_cells=bisect_rows.options(choice),
-            by=tuple(part for part in Part if part in by),
+            by=tuple(part for part in SignaturePart if part in by),
             neither=neither,
             confirm=confirm,
             backwards=row.backwards,
