@@ -123,7 +123,8 @@ def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
 
 
 def _worth(found: Found) -> tuple[str, ...]:
-    took = f"{found.tried} versions were run in {found.seconds:.0f} s"
+    versions = f"{found.tried} version{'s were' if found.tried != 1 else ' was'}"
+    took = f"{versions} run in {found.seconds:.0f} s"
     why = f": {'; '.join(found.words)}" if found.words else ""
     if found.verified:
         note = (found.note,) if found.note else ()

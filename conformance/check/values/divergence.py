@@ -197,7 +197,10 @@ def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
     if (made - gain * meant).norm() > 0.01 * made.norm():
         size = float(made.norm() / meant.norm().clamp_min(1e-30))
         cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
-        return "", f"another change is made, {size:.2g} times as large (cosine {cosine:.2f})"
+        return (
+            "",
+            f"the write makes another change, {size:.2g} times as large (cosine {cosine:.2f})",
+        )
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"

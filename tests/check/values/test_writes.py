@@ -53,7 +53,7 @@ def test_a_write_is_known_by_what_it_did(meant, made, kind):
 def test_of_another_change_its_size_and_direction_are_said():
     found = parted(CLEAN + ADDED, CLEAN + 2 * ADDED * torch.tensor([[-1.0], [-1.1], [-0.9], [-1]]))
     assert found.kind == "" and found.words == (
-        "another change is made, 2 times as large (cosine -1.00)"
+        "the write makes another change, 2 times as large (cosine -1.00)"
     )
 
 

@@ -17,6 +17,10 @@ _ALIKE = (
     ("self_attn", "attn", "attention", "self_attention"),
 )
 
+#: A sum of a module's two tensors.
+_SUM = re.compile(r"\(|sum\(")
+_BOTH = "add the two tensors of the stream"
+
 #: What is no residual stream: parts of a layer, in the families that people write for.
 _PARTS = re.compile(r"\.(self_attn|attn|mlp|input_layernorm|post_attention_layernorm)\.output$")
 
@@ -25,10 +29,10 @@ def take_another_tensor(program: Program, clues: Clues) -> Iterator[Change]:
     """Take the sum of a module's two tensors, one of them, or its only one; with or without the
     batch axis that transformers' values have.
     """
-    words = "take another of the tensors that the module returns"
     for access in program.accesses:
         if not access.stored:
             for cost, form in forms(access.core, access.indexes, clues):
+                words = _BOTH if _SUM.match(form) else "take another of the module's tensors"
                 yield change(cost, words, program.swap(access.node, form))
 
 
@@ -164,8 +168,7 @@ def take_both_of_a_pair(program: Program, clues: Clues) -> Iterator[Change]:
                 continue
             target = isinstance(program.parents.get(use), (cst.AssignTarget, cst.Attribute))
             if program.span(use)[0] > program.span(node)[1] and not target:
-                words = "add the two tensors of the stream"
-                yield change(1, words, *renamed, program.swap(use, whole))
+                yield change(1, _BOTH, *renamed, program.swap(use, whole))
 
 
 def add_final_norm(program: Program, clues: Clues) -> Iterator[Change]:
