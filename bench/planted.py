@@ -18,9 +18,9 @@ from pathlib import Path
 from conformance.checkpoints import cache_folder, locate, obtain
 from conformance.engines.building import checkpoint_builder
 from conformance.fuzz import batch as batches
-from conformance.fuzz.batch import Batch, Trial
+from conformance.fuzz.batch import ProgramBatch, ProgramTrial
 from conformance.fuzz.causes import Failure, differs, failure, pattern
-from conformance.fuzz.draw import Shape, draw
+from conformance.fuzz.draw import ModelShape, draw
 from conformance.fuzz.shrinking import Shrinking, Stage
 from conformance.inputs import manifest
 from conformance.planning.jobs import launch
@@ -46,8 +46,8 @@ def column(fault: str) -> Backend:
 
 
 def tried(
-    place: Path, model: Model, trials: Sequence[Trial]
-) -> tuple[Batch, dict[tuple[str, str], Failure]]:
+    place: Path, model: Model, trials: Sequence[ProgramTrial]
+) -> tuple[ProgramBatch, dict[tuple[str, str], Failure]]:
     """How each program fails on each column, where it does."""
     batch = batches.begin(
         place, model, trials, precisions=(Precision.FLOAT32,), cache=cache_folder(),
@@ -81,7 +81,7 @@ def main() -> None:
     checkpoint = locate(model, cache_folder())
     if checkpoint is None:
         checkpoint = obtain(model, cache_folder(), checkpoint_builder.build)
-    programs = draw(asked.programs, asked.seed, Shape(checkpoint.layers, model.parts))
+    programs = draw(asked.programs, asked.seed, ModelShape(checkpoint.layers, model.parts))
     left = {fault: column(fault) for fault in asked.faults}
     work: dict[str, Shrinking] = {}
     after: dict[str, int] = {}
@@ -91,7 +91,9 @@ def main() -> None:
             if not left:
                 break
             chunk = programs[start : start + asked.chunk]
-            batch, found = tried(place, model, [Trial(p, (HF, *left.values())) for p in chunk])
+            batch, found = tried(
+                place, model, [ProgramTrial(p, (HF, *left.values())) for p in chunk]
+            )
             honest = sorted(name for name, backend in found if backend == HF.id)
             print(f"{start + len(chunk)} programs: {len(honest)} differ without a fault {honest}")
             for fault, backend in list(left.items()):
@@ -113,7 +115,7 @@ def main() -> None:
         while any(one.stage is not Stage.DONE for one in work.values()):
             open_ones = {f: one for f, one in work.items() if one.stage is not Stage.DONE}
             trials = [
-                Trial(program, one.columns)
+                ProgramTrial(program, one.columns)
                 for one in open_ones.values()
                 for program in one.candidates()
             ]

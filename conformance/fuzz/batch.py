@@ -32,7 +32,7 @@ CASE = "all"
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProgramTrial:
     """A program to run on these backends. `purpose` is the number of the difference that it may be
     a smaller form of, None if it was drawn or comes from the corpus.
     """
@@ -43,11 +43,11 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class ProgramBatch:
     """Programs for one model that share a load of each engine."""
 
     model: Model
-    trials: tuple[Trial, ...]
+    trials: tuple[ProgramTrial, ...]
     precisions: tuple[Precision, ...]
     run: RunFolder
     scenarios: Mapping[str, Scenario]
@@ -111,13 +111,13 @@ class Batch:
 def begin(
     place: Path,
     model: Model,
-    trials: Sequence[Trial],
+    trials: Sequence[ProgramTrial],
     *,
     precisions: Sequence[Precision],
     cache: Path,
     thresholds: Thresholds,
     lean: bool = True,
-) -> Batch:
+) -> ProgramBatch:
     """Create a batch with its folder, its scenario files and its plan."""
     now = datetime.now(UTC)
     run = create_run(place, now)
@@ -126,7 +126,7 @@ def begin(
     folder.mkdir()
     for name, program in {trial.program.name: trial.program for trial in trials}.items():
         (folder / f"{name}.py").write_text(text(program), encoding="utf-8")
-    batch = Batch(
+    batch = ProgramBatch(
         model,
         tuple(trials),
         tuple(precisions),

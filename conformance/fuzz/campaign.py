@@ -18,10 +18,10 @@ from conformance.expectations import Known
 from conformance.expectations.conditions import where_in
 from conformance.fuzz import batch as batches
 from conformance.fuzz import corpus, draw, smaller, tally
-from conformance.fuzz.batch import Batch, Trial
+from conformance.fuzz.batch import ProgramBatch, ProgramTrial
 from conformance.fuzz.causes import (
-    Difference,
     Failure,
+    ProgramDifference,
     cause_of,
     differs,
     explained_by,
@@ -80,9 +80,9 @@ def open_campaign(reports: Path, name: str) -> Path:
     return path.resolve()
 
 
-def read(folder: Path) -> tally.State:
+def read(folder: Path) -> tally.CampaignState:
     """Read a campaign's state. Raises ConformanceError for a missing or invalid file."""
-    state = read_record(tally.State, folder / STATE, mistake=tally.mistake)
+    state = read_record(tally.CampaignState, folder / STATE, mistake=tally.mistake)
     if state is None:
         raise ConformanceError("there is no campaign", path=folder)
     return state
@@ -93,7 +93,7 @@ class Campaign:
 
     def __init__(
         self,
-        state: tally.State,
+        state: tally.CampaignState,
         models: Sequence[Model],
         backends: Sequence[Backend],
         *,
@@ -115,7 +115,7 @@ class Campaign:
         self._unreplayed = (
             [model for model in self.models if not state.replayed] if self.corpus else []
         )
-        self._batches: dict[int, Batch | None] = {}
+        self._batches: dict[int, ProgramBatch | None] = {}
         self._in_work: dict[int, Shrinking] = {}
         self._due: list[int] = []
         self._numbers = 0
@@ -129,7 +129,7 @@ class Campaign:
                 difference.model, difference.drawn, {f.backend: f for f in difference.failures}
             )
 
-    def _require_known(self, waiting: Sequence[Difference]) -> None:
+    def _require_known(self, waiting: Sequence[ProgramDifference]) -> None:
         """Raise ConformanceError for a waiting program with an unknown model or column."""
         columns = {backend.id for backend in self.backends}
         for difference in waiting:
@@ -172,7 +172,7 @@ class Campaign:
         self._save(finished=not summary.interrupted)
         return summary
 
-    def describe(self, differences: Sequence[Difference]) -> None:
+    def describe(self, differences: Sequence[ProgramDifference]) -> None:
         """Replace these differences by the versions that name their written files."""
         by_cause = {difference.cause: difference for difference in differences}
         now = tuple(
@@ -228,12 +228,12 @@ class Campaign:
 
         return Planned(name, make, launch(column), needs=needs, after=after, load=600.0)
 
-    def _batch(self, number: int) -> Batch | None:
+    def _batch(self, number: int) -> ProgramBatch | None:
         """Fill this batch once, when it is first needed. Return None after an error."""
         if self._failed is not None:
             return None
         if number not in self._batches:
-            trials: list[Trial] = []
+            trials: list[ProgramTrial] = []
             model = self._due_for()
             precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
             if model is not None:
@@ -276,33 +276,38 @@ class Campaign:
         """Return a model with programs to minimise."""
         return next((self._in_work[number].model for number in self._due), None)
 
-    def _smaller_ones(self, model: str) -> list[Trial]:
+    def _smaller_ones(self, model: str) -> list[ProgramTrial]:
         now = [number for number in self._due if self._in_work[number].model == model]
-        trials: list[Trial] = []
+        trials: list[ProgramTrial] = []
         for number in now:
             if len(trials) > 2 * smaller.MOST:
                 break
             self._due.remove(number)
             work = self._in_work[number]
-            trials += [Trial(candidate, work.columns, number) for candidate in work.candidates()]
+            trials += [
+                ProgramTrial(candidate, work.columns, number) for candidate in work.candidates()
+            ]
         return trials
 
-    def _replay(self, model: str) -> list[Trial]:
+    def _replay(self, model: str) -> list[ProgramTrial]:
         return [
-            Trial(entry.program, self.backends)
+            ProgramTrial(entry.program, self.backends)
             for entry in self.corpus.values()
             if entry.model == model
         ]
 
-    def _draw(self, model: str) -> list[Trial]:
+    def _draw(self, model: str) -> list[ProgramTrial]:
         request, before = self.state.asked, self._draws.get(model, 0)
         self._draws[model] = before + 1
         checkpoint = locate(self.models[model], self.cache)
         if checkpoint is None:
             raise ConformanceError(f"the checkpoint of {model} is gone", remedy="run again")
-        shape = draw.Shape(checkpoint.layers, self.models[model].parts)
+        shape = draw.ModelShape(checkpoint.layers, self.models[model].parts)
         seed = request.seed * 100_003 + before
-        return [Trial(program, self.backends) for program in draw.draw(request.batch, seed, shape)]
+        return [
+            ProgramTrial(program, self.backends)
+            for program in draw.draw(request.batch, seed, shape)
+        ]
 
     # --- what came of it ------------------------------------------------------
 
@@ -318,7 +323,7 @@ class Campaign:
         batch.forget()
         self._save()
 
-    def _account(self, batch: Batch, results: Mapping[str, CellResult]) -> None:
+    def _account(self, batch: ProgramBatch, results: Mapping[str, CellResult]) -> None:
         model = batch.model.id
         failures_of: dict[int, dict[str, dict[str, Failure]]] = {}
         drawn_before = sum(self.state.drawn.values())
@@ -377,7 +382,7 @@ class Campaign:
         mended, changed = list(self.state.mended), list(self.state.changed)
         if kinds and expected == kinds:
             # What fails as recorded need not be minimised again.
-            difference = Difference(
+            difference = ProgramDifference(
                 model,
                 program,
                 tuple(failures.values()),
@@ -397,7 +402,7 @@ class Campaign:
             changed=tuple(changed),
         )
 
-    def _explained(self, batch: Batch, cell: CellResult) -> str:
+    def _explained(self, batch: ProgramBatch, cell: CellResult) -> str:
         group = batch.run.group(cell.model, gathered_in(cell.backend, cell.precision))
         where = where_in(
             group or Group(cell.model, cell.backend),
@@ -431,7 +436,7 @@ class Campaign:
             if work.model == model and _kinds(work.failures).items() <= kinds.items()
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
-            wait = Difference(model, program, tuple(failures.values()), program, cause="")
+            wait = ProgramDifference(model, program, tuple(failures.values()), program, cause="")
             self.state = replace(self.state, waiting=(*self.state.waiting, wait))
             return
         columns = few_columns(failures, self.backends)
@@ -483,7 +488,7 @@ class Campaign:
         for name, entry in self.corpus.items():
             if entry.cause == cause:
                 explained = explained or entry.why or f"in the corpus as {name}"
-        difference = Difference(
+        difference = ProgramDifference(
             work.model,
             work.program,
             tuple(work.failures.values()),
@@ -510,7 +515,7 @@ class Campaign:
 
     def _save(self, *, finished: bool = False) -> None:
         unfinished = tuple(
-            Difference(
+            ProgramDifference(
                 work.model, work.program, tuple(work.failures.values()), work.drawn, cause=""
             )
             for work in self._in_work.values()

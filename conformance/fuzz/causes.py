@@ -54,7 +54,7 @@ class Failure:
 
 
 @record()
-class Difference:
+class ProgramDifference:
     """A program that differs, minimised; `drawn` is the original program.
 
     `failures` are the columns on which it fails. `cause` identifies the finding: a later program
@@ -146,7 +146,7 @@ def slug(cause: str) -> str:
     return f"{whose}_{plain or 'nothing'}_{digest(cause)[:6]}"
 
 
-def shown_by(difference: Difference, program: Program) -> set[int] | None:
+def shown_by(difference: ProgramDifference, program: Program) -> set[int] | None:
     """Return the operations of a program that show a difference; None if it lacks one."""
     known = {(op.do, op.part) for op in difference.program.operations}
     shown = {index: _shown(op) & known for index, op in enumerate(program.operations)}
@@ -171,7 +171,7 @@ def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -
     )
 
 
-def shows(failures: Mapping[str, Failure], difference: Difference) -> bool:
+def shows(failures: Mapping[str, Failure], difference: ProgramDifference) -> bool:
     """Return whether these failures may be a known difference: the same columns fail in the same
     way, and none has so much larger an error that its cause must differ.
     """

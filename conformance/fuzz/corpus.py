@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from conformance.fuzz.causes import Difference, slug
+from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.programs import Program, check
 from conformance.records import record
 from conformance.store.files import read_record, write_record
@@ -15,7 +15,7 @@ CORPUS = Path("fuzz/corpus")
 
 
 @record()
-class Entry:
+class CorpusEntry:
     """A program on a model, and its failures by backend; it passes on the others. `why` explains
     the cause: the reason in known.yaml, or a person's finding.
     """
@@ -28,22 +28,22 @@ class Entry:
     diagnosis: str = ""
 
 
-def read(folder: Path) -> dict[str, Entry]:
+def read(folder: Path) -> dict[str, CorpusEntry]:
     """Return the entries by file name, sorted. Raises ConformanceError for an invalid file."""
     entries = {}
     for path in sorted(folder.glob("*.json")):
-        entry = read_record(Entry, path)
+        entry = read_record(CorpusEntry, path)
         if entry is not None:
             check(entry.program)
             entries[path.stem] = entry
     return entries
 
 
-def keep(folder: Path, difference: Difference) -> Path:
+def keep(folder: Path, difference: ProgramDifference) -> Path:
     path = folder / f"{slug(difference.cause)}.json"
     write_record(
         path,
-        Entry(
+        CorpusEntry(
             model=difference.model,
             program=difference.program,
             fails={failure.backend: failure.kind for failure in difference.failures},

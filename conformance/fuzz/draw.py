@@ -48,7 +48,7 @@ WEIGHTS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The model that programs are drawn for: its number of layers and its parts."""
 
     layers: int
@@ -63,7 +63,7 @@ class Shape:
         ]
 
 
-def draw(count: int, seed: int, shape: Shape) -> list[Program]:
+def draw(count: int, seed: int, shape: ModelShape) -> list[Program]:
     """Return `count` distinct programs."""
     chance = Random(seed)  # noqa: S311 - not for secrets
     programs: dict[str, Program] = {}
@@ -73,7 +73,7 @@ def draw(count: int, seed: int, shape: Shape) -> list[Program]:
     return list(programs.values())
 
 
-def drawn(chance: Random, shape: Shape) -> Program:
+def drawn(chance: Random, shape: ModelShape) -> Program:
     """Return one valid program for a model of this shape."""
     prompts = chance.choice(COUNTS)
     program = Program(
@@ -100,7 +100,7 @@ def _traces(chance: Random, prompts: int) -> tuple[tuple[int, ...], ...]:
     return tuple(range(cut)), tuple(range(cut, prompts))
 
 
-def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
+def _operation(chance: Random, program: Program, shape: ModelShape) -> Operation:
     """Return another operation. The caller checks whether it fits the program."""
     [do] = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
     prompt = chance.choice([None, *range(len(program.prompts))])
@@ -133,7 +133,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
     return _taking(chance, operation, program, shape) if do.takes else operation
 
 
-def _taking(chance: Random, operation: Operation, program: Program, shape: Shape) -> Operation:
+def _taking(chance: Random, operation: Operation, program: Program, shape: ModelShape) -> Operation:
     """Give the operation a value: what an earlier one reads, or a fixed direction."""
     logits = operation.part is Part.LOGITS
     givers = [

@@ -14,7 +14,7 @@ from conformance.errors import ConformanceError
 from conformance.execution import environment, publish
 from conformance.expectations import Known, concluded, marked
 from conformance.fuzz import batch as batches
-from conformance.fuzz.causes import Difference, slug
+from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
 from conformance.repro import issue, script
@@ -24,7 +24,7 @@ from conformance.runner import run as run_jobs
 
 
 def reported(
-    differences: Sequence[Difference],
+    differences: Sequence[ProgramDifference],
     models: Sequence[Model],
     backends: Sequence[Backend],
     *,
@@ -33,9 +33,9 @@ def reported(
     cache: Path,
     limits: Limits,
     on_event: Callable[[Event], None],
-) -> tuple[Difference, ...]:
+) -> tuple[ProgramDifference, ...]:
     """Return the differences with the files written for each in `folder`."""
-    reported: list[Difference] = []
+    reported: list[ProgramDifference] = []
     for model in models:
         own = [difference for difference in differences if difference.model == model.id]
         if own:
@@ -44,7 +44,7 @@ def reported(
 
 
 def _of_model(
-    differences: Sequence[Difference],
+    differences: Sequence[ProgramDifference],
     model: Model,
     backends: Sequence[Backend],
     folder: Path,
@@ -52,12 +52,12 @@ def _of_model(
     cache: Path,
     limits: Limits,
     on_event: Callable[[Event], None],
-) -> list[Difference]:
+) -> list[ProgramDifference]:
     thresholds = Thresholds()
     batch = batches.begin(
         folder,
         model,
-        [batches.Trial(difference.program, tuple(backends)) for difference in differences],
+        [batches.ProgramTrial(difference.program, tuple(backends)) for difference in differences],
         precisions=tuple(Precision),
         cache=cache,
         thresholds=thresholds,
@@ -88,7 +88,7 @@ def _of_model(
 
 
 def _files(
-    difference: Difference, batch: batches.Batch, results: Results, folder: Path
+    difference: ProgramDifference, batch: batches.ProgramBatch, results: Results, folder: Path
 ) -> list[str]:
     """Write the scenario, and a script and an issue for the first failing cell. Return paths."""
     name = difference.program.name

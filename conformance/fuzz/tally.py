@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from conformance.errors import ExitCode
-from conformance.fuzz.causes import Difference
+from conformance.fuzz.causes import ProgramDifference
 from conformance.programs import Program, complaints
 from conformance.records import record
 from conformance.records.base import Count, Tally
@@ -21,7 +21,7 @@ MOST_UNDETERMINED, _FEW = 0.02, 200
 
 
 @record()
-class Request:
+class CampaignRequest:
     """The request of a campaign; a resumed one continues with the same."""
 
     models: tuple[str, ...]
@@ -35,20 +35,20 @@ class Request:
 
 
 @record()
-class State:
+class CampaignState:
     """A campaign's file. By model, `drawn` counts the judged programs, `draws` the drawn batches,
     and `undetermined` the programs on which baseline runs disagree. `waiting` are drawn programs
     whose differences are still to be minimised.
     """
 
-    asked: Request
+    asked: CampaignRequest
     draws: Mapping[str, Tally] = field(default_factory=dict)
     drawn: Mapping[str, Tally] = field(default_factory=dict)
     verdicts: Mapping[str, Tally] = field(default_factory=dict)
     covered: Mapping[str, Tally] = field(default_factory=dict)
     refusals: Mapping[str, Tally] = field(default_factory=dict)
-    differences: tuple[Difference, ...] = ()
-    waiting: tuple[Difference, ...] = ()
+    differences: tuple[ProgramDifference, ...] = ()
+    waiting: tuple[ProgramDifference, ...] = ()
     replayed: Tally = 0
     mended: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class State:
     finished: bool = False
 
 
-def mistake(state: State) -> str:
+def mistake(state: CampaignState) -> str:
     """Return why a campaign cannot continue from this state, or ""."""
     for difference in (*state.differences, *state.waiting):
         if not difference.failures:
@@ -78,7 +78,7 @@ def added(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
     return dict(Counter(counts) + Counter(more))
 
 
-def summary(state: State) -> Iterator[str]:
+def summary(state: CampaignState) -> Iterator[str]:
     """Yield the figures, line by line."""
     total = sum(state.drawn.values())
     rate = total / state.seconds if state.seconds else 0.0
@@ -109,7 +109,7 @@ def summary(state: State) -> Iterator[str]:
         yield f"the harness failed: {words}"
 
 
-def exit_code(state: State) -> ExitCode:
+def exit_code(state: CampaignState) -> ExitCode:
     """Return 3 if the harness failed, 1 for an unknown difference or changed corpus, else 0."""
     if state.harness or _too_many_undetermined(state):
         return ExitCode.HARNESS
@@ -117,13 +117,13 @@ def exit_code(state: State) -> ExitCode:
     return ExitCode.UNEXPECTED if unknown or state.mended or state.changed else ExitCode.OK
 
 
-def _too_many_undetermined(state: State) -> bool:
+def _too_many_undetermined(state: CampaignState) -> bool:
     """Return whether so many are undetermined that the reference must be wrong."""
     few = MOST_UNDETERMINED * max(sum(state.drawn.values()), _FEW)
     return sum(state.undetermined.values()) > few
 
 
-def described(difference: Difference) -> Iterator[str]:
+def described(difference: ProgramDifference) -> Iterator[str]:
     """Describe a difference in a few lines."""
     standing = f"known ({difference.explained})" if difference.explained else "NEW"
     where = ", ".join(f"{f.backend} {f.verdict}" for f in difference.failures)

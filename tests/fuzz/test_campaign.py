@@ -15,8 +15,8 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Conditions, Entry, Known, Match
 from conformance.expectations.conditions import Where
 from conformance.fuzz import campaign, causes, corpus, tally
-from conformance.fuzz.causes import Difference, Failure
-from conformance.fuzz.draw import Shape, draw
+from conformance.fuzz.causes import Failure, ProgramDifference
+from conformance.fuzz.draw import ModelShape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
 from conformance.judge.reference import HONEST_RUNS_DIFFER
 from conformance.programs import Do, Operation, Part, Program, Tokens
@@ -36,11 +36,13 @@ from conformance.runner import GroupFinished, Summary
 from conformance.store.files import write_record
 
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
-SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
+SHAPE = ModelShape(4, ("embedding", "attention", "mlp", "norm", "head"))
 WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
 #: Honest runs make several things of it.
 UNCLEAR = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
-ASKED = tally.Request(("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True)
+ASKED = tally.CampaignRequest(
+    ("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True
+)
 
 
 def result(verdict: Verdict, reason: str = "", diagnosis: str = "", **more) -> CellResult:
@@ -186,11 +188,11 @@ def test_a_gap_of_another_scenario_is_known_by_its_words_on_the_same_column():
     assert known(match=accessors, says="off") == ""
 
 
-def difference(program: Program, **more) -> Difference:
+def difference(program: Program, **more) -> ProgramDifference:
     failures = tuple(shows(program).values())
     by = {one.backend: one for one in failures}
     cause = causes.cause_of("llama", program, by)
-    return Difference("llama", program, failures, program, cause, **more)
+    return ProgramDifference("llama", program, failures, program, cause, **more)
 
 
 LEAST = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1),))
@@ -208,7 +210,7 @@ def sized(size: float | None, *columns: str) -> dict[str, Failure]:
 
 
 #: Two definitions of a model that differ by a little, whatever a program does.
-ANYWHERE = Difference(
+ANYWHERE = ProgramDifference(
     "llama", replace(LEAST, operations=()), tuple(sized(2e-4).values()),
     replace(LEAST, operations=()), "llama|vllm-pp1+vllm-pp2|value|nothing|1p1s1t",
 )  # fmt: skip
@@ -218,7 +220,7 @@ ANYWHERE = Difference(
     ("size", "hidden"), [(2e-4, True), (1e-3, True), (0.5, False), (None, False)]
 )
 def test_what_is_a_little_off_anywhere_hides_nothing_that_is_far_off(tmp_path, size, hidden):
-    one = running(tmp_path, tally.State(ASKED, differences=(ANYWHERE,)))
+    one = running(tmp_path, tally.CampaignState(ASKED, differences=(ANYWHERE,)))
     one._take_up("llama", LEAST, sized(size))
     assert one.state.differences[0].again == hidden
     assert bool(one._in_work) is not hidden
@@ -236,7 +238,7 @@ def test_what_is_far_off_is_not_made_small_into_what_is_a_little_off_anywhere():
     assert causes.same_failures(sized(None), sized(2e-4))
 
 
-def running(tmp_path: Path, state: tally.State) -> campaign.Campaign:
+def running(tmp_path: Path, state: tally.CampaignState) -> campaign.Campaign:
     model = Model("llama", "llama", (Source("tiny"),))
     asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
     return campaign.Campaign(
@@ -246,7 +248,7 @@ def running(tmp_path: Path, state: tally.State) -> campaign.Campaign:
 
 
 def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peeled(tmp_path):
-    state = tally.State(ASKED, differences=(difference(LEAST),))
+    state = tally.CampaignState(ASKED, differences=(difference(LEAST),))
     one = running(tmp_path, state)
     again = replace(LEAST, prompts=("x", "y", "z"))
     one._take_up("llama", again, shows(again))
@@ -261,7 +263,7 @@ def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peele
 
 
 def test_what_differs_once_and_not_again_is_a_finding_and_not_dropped(tmp_path):
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     one._take_up("llama", LEAST, shows(LEAST))
     while one._in_work:
         [work] = one._in_work.values()
@@ -275,7 +277,7 @@ def test_what_differs_once_and_not_again_is_a_finding_and_not_dropped(tmp_path):
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     failures = {b: replace(f, precision=precision) for b, f in shows(LEAST).items()}
     one._take_up("llama", LEAST, failures)
     [work] = one._in_work.values()
@@ -284,7 +286,7 @@ def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
 
 
 def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     programs = [one for one in draw(3000, 5, SHAPE) if shows(one)][:5]
     for program in programs:
         one._take_up("llama", program, shows(program))
@@ -310,7 +312,7 @@ def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
 
 
 def test_a_campaign_is_read_back_as_it_was_written(tmp_path):
-    one = running(tmp_path, tally.State(ASKED, differences=(difference(LEAST),)))
+    one = running(tmp_path, tally.CampaignState(ASKED, differences=(difference(LEAST),)))
     one._take_up("llama", LEAST, {"hf": failing("hf")})
     one._save()
     state = campaign.read(tmp_path)
@@ -324,7 +326,7 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
     path = corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
     [kept] = corpus.read(tmp_path / "corpus").values()
     assert kept.program == LEAST and kept.why == "known to be so"
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     one._replayed("llama", LEAST, shows(LEAST))
     assert not one.state.mended and not one.state.changed and one.state.replayed == 1
     again = replace(LEAST, prompts=("x", "y", "z"))
@@ -342,7 +344,7 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
 
 def test_a_difference_of_the_corpus_is_not_new(tmp_path):
     corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     one._take_up("llama", LEAST, shows(LEAST))
     [work] = one._in_work.values()
     work.stage, work.failures = Stage.DONE, shows(LEAST)
@@ -366,11 +368,11 @@ def test_a_difference_of_the_corpus_is_not_new(tmp_path):
     ],
 )
 def test_exit_codes(more, code):
-    assert tally.exit_code(tally.State(ASKED, **more)) is code
+    assert tally.exit_code(tally.CampaignState(ASKED, **more)) is code
 
 
 def test_the_figures_are_said():
-    state = tally.State(
+    state = tally.CampaignState(
         ASKED, drawn={"llama": 10}, seconds=5.0, verdicts={"match": 30},
         covered={"add at mlp": 3}, refusals={"cannot": 2}, differences=(difference(LEAST),),
     )  # fmt: skip
@@ -382,7 +384,7 @@ def test_the_figures_are_said():
 def test_what_was_drawn_and_not_judged_is_drawn_again_by_a_resumed_campaign(tmp_path, monkeypatch):
     checkpoint = type("Checkpoint", (), {"layers": 4})
     monkeypatch.setattr(campaign, "locate", lambda *_: checkpoint)
-    one = running(tmp_path, tally.State(ASKED))
+    one = running(tmp_path, tally.CampaignState(ASKED))
     first = [trial.program for trial in one._draw("llama")]
     assert [trial.program for trial in one._draw("llama")] != first
     one._save()
@@ -398,7 +400,7 @@ def test_checkpoints_are_made_before_a_program_is_drawn(tmp_path, monkeypatch):
 
     monkeypatch.setattr(campaign, "run_jobs", run_jobs)
     with pytest.raises(AttributeError):  # no summary
-        running(tmp_path, tally.State(ASKED)).run()
+        running(tmp_path, tally.CampaignState(ASKED)).run()
     first, second, *_ = seen
     assert (first.id, second.id) == ("llama:build", "0:build")
     assert second.after == ("llama:build",)
@@ -414,7 +416,7 @@ def test_a_checkpoint_that_cannot_be_made_ends_the_campaign(tmp_path, monkeypatc
 
     monkeypatch.setattr(campaign, "run_jobs", run_jobs)
     with pytest.raises(ConformanceError, match="no source works"):
-        running(tmp_path, tally.State(ASKED)).run()
+        running(tmp_path, tally.CampaignState(ASKED)).run()
     assert asked_of == [None] * 19
 
 
@@ -428,9 +430,9 @@ def test_no_cause_names_a_file_elsewhere(tmp_path, model):
     assert causes.slug("llama-3.1|hf|value|add-mlp|1p").startswith("llama_3.1_add_mlp_")
 
 
-@pytest.mark.parametrize(("kind", "key"), [(Difference, "model"), (Failure, "backend")])
+@pytest.mark.parametrize(("kind", "key"), [(ProgramDifference, "model"), (Failure, "backend")])
 def test_no_name_in_a_campaign_leads_out(kind, key):
-    one = difference(LEAST) if kind is Difference else failing("hf")
+    one = difference(LEAST) if kind is ProgramDifference else failing("hf")
     assert from_json(kind, to_json(one)) == one
     with pytest.raises(ValidationError, match=key):
         from_json(kind, to_json(replace(one, **{key: "../../OUT"})))
@@ -446,7 +448,7 @@ def test_a_campaign_that_goes_on_writes_where_the_command_line_says(tmp_path, mo
     )
     asked = replace(ASKED, corpus=str(elsewhere), backends=("hf",), frozen=False)
     found = difference(LEAST, explained="known to be so")
-    write_record(folder / campaign.STATE, tally.State(asked, differences=(found,)))
+    write_record(folder / campaign.STATE, tally.CampaignState(asked, differences=(found,)))
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(campaign.Campaign, "run", lambda _: Summary({}, 1.0, 1.0, False, 1, 0))
     command = ["fuzz", "--resume", "r", "--reports", "reports", "--models", "models.yaml"]

@@ -65,8 +65,8 @@ STATE = BisectionState(
     (Candidate("a", "a", ("vllm==1",)), Candidate("b", "b", ("vllm==2",))),
 )
 EDITS = Edits((Found("my-trace", "vllm-pp1", "text", verified=True, tried=3),))
-CAMPAIGN = tally.State(
-    tally.Request(("llama",), ("hf", "pp2"), 0, 1.0, None, 40, "corpus", frozen=True)
+CAMPAIGN = tally.CampaignState(
+    tally.CampaignRequest(("llama",), ("hf", "pp2"), 0, 1.0, None, 40, "corpus", frozen=True)
 )
 PROGRAM = Program(("a", "b"), (Operation(Do.READ, layer=1), Operation(Do.ADD, layer=2, value=0)), 2)
 HEADER = {
@@ -146,7 +146,11 @@ FILES = (
         _tensors(),
         lambda at: reading.read(at / "dump.safetensors", ["p0/s0/stream.1=stream.1"]),
     ),
-    Read("kept.json", corpus.Entry("llama", PROGRAM, {"vllm-pp1": "wrong"}, "cause"), corpus.read),
+    Read(
+        "kept.json",
+        corpus.CorpusEntry("llama", PROGRAM, {"vllm-pp1": "wrong"}, "cause"),
+        corpus.read,
+    ),
     Read("pyproject.toml", PYPROJECT, project.here, tolerant=True),
     Read("state.json", STATE, lambda at: BisectFolder(at).read()),
     Read(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from conformance import programs
 from conformance.errors import ConformanceError
 from conformance.fuzz import smaller
-from conformance.fuzz.draw import Shape, draw, drawn
+from conformance.fuzz.draw import ModelShape, draw, drawn
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import from_json, to_json
 from conformance.scenario import discover
 from tests.programs.forms import charter
 
-SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
+SHAPE = ModelShape(4, ("embedding", "attention", "mlp", "norm", "head"))
 READ = Operation(Do.READ, layer=1)
 TWO = ("One", "One two three")
 

@@ -21,7 +21,7 @@ from conformance.cli.options import (
 from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:
-    from conformance.fuzz.tally import State
+    from conformance.fuzz.tally import CampaignState
 
 
 #: The default folder of the corpus.
@@ -76,7 +76,7 @@ def fuzz(
         state = campaign.read(folder)
         _require_same_corpus(state, folder, corpus)
     else:
-        request = tally.Request(
+        request = tally.CampaignRequest(
             tuple(chosen.id for chosen in plan.choose(whole.models, model or ["llama"], "model")),
             tuple(
                 chosen.id
@@ -90,7 +90,7 @@ def fuzz(
             str(corpus),
             frozen,
         )
-        folder, state = campaign.new(reports), tally.State(request)
+        folder, state = campaign.new(reports), tally.CampaignState(request)
     models = plan.choose(whole.models, state.asked.models, "model")
     check_sources(models, manifest)
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
@@ -136,7 +136,7 @@ def fuzz(
     raise typer.Exit(tally.exit_code(running.state))
 
 
-def _require_same_corpus(state: State, folder: Path, corpus: Path) -> None:
+def _require_same_corpus(state: CampaignState, folder: Path, corpus: Path) -> None:
     """Refuse another corpus: programs are written only where the command line says, because a
     campaign's file may come from anybody. Raises ConformanceError.
     """
@@ -148,13 +148,13 @@ def _require_same_corpus(state: State, folder: Path, corpus: Path) -> None:
         )
 
 
-def _corpus_option(state: State) -> str:
+def _corpus_option(state: CampaignState) -> str:
     """Return the option that names the campaign's corpus."""
     corpus = state.asked.corpus
     return "" if Path(corpus) == _CORPUS else f" --corpus {shlex.quote(corpus)}"
 
 
-def _say(state: State) -> None:
+def _say(state: CampaignState) -> None:
     from conformance.fuzz import tally
 
     for line in tally.summary(state):
