@@ -1,1 +1,1 @@
-"""Edits of a user's file that were run: proposed from its syntax tree, tried, and confirmed."""
+"""Search for edits of a user's file: propose them from its syntax tree, run and verify them."""

@@ -1,4 +1,4 @@
-"""Versions of a file that a search may try, the likelier first."""
+"""Propose versions of a file for a search, the likeliest first."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from conformance.check.search.program import (
 )
 from conformance.check.search.rewrites import REWRITES, logits, reads, writes
 
-#: What a line that neither failed nor leads to a wrong value adds to a change's cost.
+#: The extra cost of a change on lines that neither failed nor lead to a wrong value.
 _ELSEWHERE = 10
 
-#: What a line adds that leads to the line that raised an error.
+#: The extra cost of a change on lines that lead to the line that raised an error.
 _LEADING = 3
 
-#: What a read adds where the layers themselves part, and a write where they agree.
+#: The extra cost of changing a read if the layers differ, and of changing a write if they agree.
 _UNLIKELY = 4
 _READS, _WRITES = {*vars(reads), *vars(logits)}, {*vars(writes)}
 
-#: What a function adds that `hf` calls as well: it is right for what `hf` hands to it.
+#: The extra cost of a change in functions that `hf` calls too: they are right for `hf`.
 _SHARED = 6
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A version of a file: its text, the lines of the former version that it changes, and why."""
+    """A version of a file: its text, and which lines of its parent it changes and why."""
 
     text: str
     rewrite: str
@@ -42,7 +42,7 @@ class Candidate:
 
 
 def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
-    """Return the versions of a file that one rewrite makes of it, the likelier first."""
+    """Return the versions that differ from a file by one rewrite, the likeliest first."""
     program = Program(text, side)
     suspects = _suspects(program, clues)
     found: dict[str, Candidate] = {}
@@ -71,7 +71,7 @@ def _candidate(
     if set(lines) <= program.shared:
         cost += _SHARED
     if not clues.lines and clues.wrong:
-        # Layers that agree were not written otherwise; where they part, no read explains it.
+        # If the layers agree, no write is wrong; if they differ, no read explains it.
         cost += _UNLIKELY if name in (_READS if clues.parted else _WRITES) else 0
     return Candidate(text, name, change.words, lines, cost)
 
@@ -81,8 +81,8 @@ def _lines(program: Program, start: int, end: int) -> range:
 
 
 def _suspects(program: Program, clues: Clues) -> set[int]:
-    """The lines that lead to a wrong value: what assigns or fills the names that it is made of,
-    what these stand in, and, where the layers themselves computed something else, what writes.
+    """Return the lines that lead to a wrong value or an error: those that assign or fill the names
+    used for it, and the compound statements around them. If the layers differ, add the writes.
     """
     if not (clues.wrong or clues.lines):
         return {statement.line for statement in program.statements}
@@ -112,7 +112,7 @@ def _suspects(program: Program, clues: Clues) -> set[int]:
 
 
 def _writes(program: Program) -> list[Statement]:
-    """The statements that write to a module, by its path or by a name that holds its value."""
+    """Return the statements that write to a module, by its path or by a name for its value."""
     stored = [program.statement_of(one.node) for one in program.accesses if one.stored]
     holds = r"(\w+) = .*\.(?:output|input|stream|live)\b"
     names = {
@@ -127,14 +127,14 @@ def _writes(program: Program) -> list[Statement]:
 
 
 def _of_returned(text: str, wrong: tuple[str, ...]) -> set[str]:
-    """The names in what is returned under the wrong names; all of them where that is not known."""
+    """Return the names in a return statement's wrong entries, or all if no entry is found."""
     entries = (rf"[\"']{re.escape(name)}[\"']: (.+?)(?:, [\"']|\}}|$)" for name in wrong)
     found = [re.search(entry, text, re.DOTALL) for entry in entries]
     return {name for one in found for name in names_in(one[1] if one else text)}
 
 
 def _flow(statement: Statement) -> tuple[set[str], set[str]]:
-    """The names that a statement makes or fills, and those that it uses."""
+    """Return the names that a statement assigns or fills, and those that it uses."""
     text = statement.text
     if found := re.match(r"for (.+?) in (.+):$", text, re.DOTALL):
         return names_in(found[1]), names_in(found[2])

@@ -1,4 +1,4 @@
-"""What a rewrite proposes, and what it may know of the difference."""
+"""A rewrite's interface: the changes that it proposes, and the clues that it gets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from conformance.check.values.known_values import Part
 
 @dataclass(frozen=True)
 class Change:
-    """One way to rewrite a file. Of two changes at equally likely lines the smaller `cost` is tried
-    first. One that is `anywhere` may explain a difference that shows at another line.
+    """One way to rewrite a file. At equally likely lines, the change with the smaller `cost` is
+    tried first. `anywhere` means that the change can explain an effect at other lines.
     """
 
     splices: tuple[Splice, ...]
@@ -22,20 +22,20 @@ class Change:
 
 
 def change(cost: int, words: str, *splices: Splice, anywhere: bool = False) -> Change:
-    """Return the change that these splices make together."""
+    """Return a change made of these splices."""
     return Change(splices, words, cost, anywhere)
 
 
 @dataclass(frozen=True)
 class Clues:
-    """What running a file has shown. Lines are of the text that ran.
+    """What running a file has shown. Line numbers refer to the text that ran.
 
-    `lines` are where the engine raised an error, the innermost first. `wrong` names the values that
-    differ. `parted`: the layers themselves computed something else, so a write is involved. `meant`
-    is where transformers has what the wrong values should be. `dual`: a layer returns two tensors
-    whose sum is the stream; `single`: one tensor. `widths` are transformers' by module name,
-    `modules` the names in a layer, `norms` the paths of the norms outside of them, `embedding` that
-    of the embeddings.
+    `lines` are those that raised the engine's error, the innermost first. `wrong` names the values
+    that differ. `parted` means that the layers' streams differ, so a write is involved. `meant` are
+    the places at which transformers computes what the wrong values should hold. `dual` means that a
+    layer returns two tensors whose sum is the stream, `single` one tensor. `modules` are the module
+    names in a layer, `widths` the output widths on transformers by module name. `norms` and
+    `embedding` are paths of modules outside the layers.
     """
 
     lines: tuple[int, ...] = ()
@@ -51,13 +51,13 @@ class Clues:
     embedding: str = ""
 
 
-#: A rewrite: every version of the file that it can think of.
+#: A rewrite yields all changes of its kind.
 Rewrite = Callable[[Program, Clues], Iterator[Change]]
 
 
 def replace_patterns(name: str, words: str, *table: tuple[int, str, str]) -> Rewrite:
-    """Return the rewrite of this name that puts another text in the place of what fits a pattern:
-    the cost, the pattern, the text.
+    """Return a rewrite that replaces each match of a pattern. A row of `table` has the cost, the
+    pattern and the new text.
     """
 
     def rewrite(program: Program, _: Clues) -> Iterator[Change]:

@@ -1,8 +1,8 @@
-"""The search: from what a file shows to a version that agrees, by running candidates.
+"""A best-first search for a version of a file that agrees, by running candidates on the engine.
 
-Best first: of the versions that ran, the one that is nearest to agreeing is rewritten next. What
-agrees is made as small as it can be, and confirmed: on other prompts, in both precisions, and with
-the meaning on transformers unchanged.
+The version nearest to agreeing is rewritten next. The diff of a version that agrees is then made
+minimal and verified: on other prompts, in both precisions, and with unchanged results on
+transformers.
 """
 
 from __future__ import annotations
@@ -34,28 +34,26 @@ from conformance.runner import Further
 from conformance.runner.session import Request
 from conformance.store import gathered_in
 
-#: Versions that are tried before those that did best are looked at.
+#: The number of versions in a batch.
 _AT_ONCE = 6
 
-#: Batches of others that come before those of a version whose distance alone is smaller: it may be
-#: by chance.
+#: The batches by which a version falls back if only its distance is smaller: that can be chance.
 _PER_CHANCE = 4
 
-#: Versions of one parent that are tried at most, and rewrites one after another.
+#: The most versions tried from one parent, and the most rewrites in succession.
 _OF_ONE, _DEEP, _DEEP_PORT = 150, 4, 12
 
-#: Of a file with both functions, batches that are tried before the port of the whole of `hf`: that
-#: is a large edit.
+#: For a file with both functions, the batches before a port of all of `hf`, which is a large edit.
 _BEFORE_PORTS = 6
 
-#: A candidate may take so many times as long as the file's own run did, and so many seconds more.
+#: A candidate's time limit: _PATIENCE times the file's own run, plus _LEEWAY seconds.
 _PATIENCE, _LEEWAY = 5.0, 10.0
 
 
 @dataclass(order=True)
 class _Node:
-    """A version that ran, with the candidates that it leaves to be tried. `chances` are its edits
-    after which no more agreed, and the distance was smaller.
+    """A version that ran, and its untried candidates. `chances` counts its edits that reduced only
+    the distance.
     """
 
     order: tuple[float, ...]
@@ -69,7 +67,7 @@ class _Node:
 
 @dataclass
 class Search:
-    """The search for one file on one engine. `until` is when it ends, by the monotonic clock."""
+    """The search for one file on one engine, which ends at `until` by the monotonic clock."""
 
     place: Place
     file: UserFile
@@ -85,7 +83,7 @@ class Search:
     note: str = ""
 
     def steps(self, hints: Sequence[str] = ()) -> Generator[Request, None, Found]:
-        """Run the search. The versions of `hints` agree on another engine, and are tried first."""
+        """Run the search. First try `hints`, the versions that agree on other engines."""
         if self.file.lacks_a_port:
             clues = self._clues()
             text, words = without_old_habits(Program(self.file.text, "hf"), clues)
@@ -95,13 +93,13 @@ class Search:
             ports = port_versions(Program(self.file.text, "hf"), clues)
             return (yield from self._improve((yield from self._try(ports)), hints))
         own = self._stored()
-        if own.agrees:  # what differs is bf16 alone
+        if own.agrees:  # only bf16 differs
             self.precision = Precision.BF16
             own = self._stored()
         return (yield from self._improve([own], hints))
 
     def _mean_instead(self, text: str, words: str) -> Generator[Request, None, None]:
-        """Take another version of `hf` for what is meant, where transformers runs it."""
+        """Replace the reference by another version of `hf`, if transformers can run it."""
         case = self._case(text, "hf")
         yield {self.place.job(self.place.truth): self._further([case])}
         if seen := self.place.seen(self.place.truth, case.key):
@@ -116,7 +114,7 @@ class Search:
         return gathered_in(self.backend, self.precision)
 
     def _stored(self) -> Tried:
-        """How the file itself did, from what its check gathered."""
+        """Return the result of the file itself, from the run folder."""
         tried = self._read(self.file.text, self.file.key, self.precision, self.reference)
         self.seconds = max(self.seconds, tried.outcome.seconds)
         return tried
@@ -130,7 +128,7 @@ class Search:
             lines = find_lines(outcome, text, self.file.path.name)
         try:
             return reference.try_of(text, outcome, mine, precision, lines)
-        except (ValueError, RuntimeError) as error:  # it returns what cannot be compared
+        except (ValueError, RuntimeError) as error:  # its values cannot be compared
             failed = replace(outcome, status=Status.ERROR, reason=str(error))
             return reference.try_of(text, failed, {}, precision)
 
@@ -141,7 +139,7 @@ class Search:
         return Further(tuple(cases), _LEEWAY + _PATIENCE * self.seconds)
 
     def _try(self, texts: Sequence[str]) -> Generator[Request, None, list[Tried]]:
-        """Run versions of the file on the engine; returns how each did."""
+        """Run versions of the file on the engine; return their results."""
         if not texts:
             return []
         cases = [self._case(text, self.file.function_for("vllm")) for text in texts]
@@ -158,9 +156,7 @@ class Search:
     def _improve(
         self, begun: Sequence[Tried], hints: Sequence[str]
     ) -> Generator[Request, None, Found]:
-        """Rewrite the version that is nearest to agreeing, until one agrees everywhere or time is
-        over.
-        """
+        """Rewrite the version that is nearest to agreeing, until one is verified or time is up."""
         order = count()
         heap: list[_Node] = []
         rounds, ports = 0, self._ports()
@@ -205,14 +201,14 @@ class Search:
             heapq.heappush(heap, node)
 
     def _ports(self) -> list[Candidate]:
-        """The whole of `hf` in the place of `vllm`, for a file that has both."""
+        """Return ports of all of `hf` in the place of `vllm`, for a file that has both."""
         if not self.file.ported or self.file.lacks_a_port:
             return []
         texts = port_versions(Program(self.file.text, "hf"), self._clues())
         return [Candidate(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
 
     def _next_of(self, node: _Node) -> list[Candidate]:
-        """Return the next versions of a node to be tried, none when all have been."""
+        """Return the next batch of a node's versions, empty if all have been tried."""
         text, side = node.tried.text, self.file.function_for("vllm")
         if node.waiting is None:
             try:
@@ -225,14 +221,14 @@ class Search:
         return batch
 
     def _note(self, candidate: Candidate, tried: Tried) -> None:
-        """Keep what a version came to, for people who look at a search."""
+        """Log a version's score, for debugging a search."""
         score = ", ".join(f"{number:g}" for number in tried.score)
         line = f"({score}) {candidate.rewrite} {list(candidate.lines)}: {candidate.words}"
         with (self.place.tries / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"{self.file.name} on {self.backend}: {line}\n")
 
     def _clues(self) -> Clues:
-        """Return what is known of the model on both sides, whatever the file does."""
+        """Return the clues about the model, which do not depend on the file."""
         layers = self.place.layer_list
         named = (one.split("|") for one in self.reference.seen if one.startswith("value|"))
         outputs = [(each[2], "|".join(each)) for each in named if each[3:] == ["output"]]
@@ -257,7 +253,7 @@ class Search:
         )
 
     def clues(self, tried: Tried) -> Clues:
-        """Return what a version that ran says about what to change."""
+        """Return the clues from a version that ran."""
         clues = replace(self._clues(), lines=tried.lines)
         if tried.compared is None:
             return clues
@@ -277,7 +273,7 @@ class Search:
     def _smallest(
         self, best: Tried, edits: tuple[Candidate, ...]
     ) -> Generator[Request, None, Found]:
-        """Take back what the version does not need, and confirm what is left."""
+        """Undo the hunks that a version does not need, and verify the rest."""
         good: Tried | None = best
         while good is not None:
             best = good
@@ -288,8 +284,8 @@ class Search:
         return self._found(best, edits, verified=verified)
 
     def _holds(self, best: Tried) -> Generator[Request, None, bool]:
-        """Run a version in both precisions and with other prompts, on transformers too; returns
-        whether it agrees everywhere, and means on transformers what the file does.
+        """Run a version in both precisions, and with other prompts, also on transformers. Return
+        whether it agrees everywhere, and whether transformers' results are those of the file.
         """
         texts = best.text, with_other_prompts(best.text)
         truths = [self._case(text, self.file.function_for("hf")) for text in texts]
@@ -336,14 +332,14 @@ class Search:
 
 
 def _order(tried: Tried, batches: int) -> tuple[float, ...]:
-    """Sort versions: what agrees more comes first; of equal ones each has its turn, and only then
-    the distance counts, which may shrink by chance.
+    """Return a sort key: by agreement, then by batches so that equal versions take turns, then by
+    distance, which can shrink by chance.
     """
     return (*tried.agreeing, float(batches), tried.score[-1])
 
 
 def without_vllm(text: str) -> str:
-    """Return a file without its function `vllm`: what transformers runs of it."""
+    """Return a file without its function `vllm`, which transformers does not run."""
     program = Program(text, "hf")
     return program.replaced(
         program.swap(function, "") for name, function in program.functions.items() if name == "vllm"
@@ -351,9 +347,9 @@ def without_vllm(text: str) -> str:
 
 
 def with_other_prompts(text: str) -> str:
-    """Return a file with other prompts: of each text of several words the words in another order.
+    """Return a file with other prompts: the first word of each string moves to its end.
 
-    Docstrings stay. So many words stay so many, and mostly so many tokens.
+    Docstrings do not change. The number of words stays the same, and mostly that of the tokens.
     """
     program = Program(text, "hf")
     turned = []

@@ -1,4 +1,4 @@
-"""The result of a search: the version that agrees, what it changes, and an answer with that."""
+"""The result of a search: the version that agrees, its diff, and the answer with both."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from conformance.check.checked import AGREES, Answer, Checked, Finding
 from conformance.inputs.user_file import UserFile
 from conformance.records import record
 
-#: Answers that a line of the user's can change.
+#: Answers that an edit of the user's file can change.
 SEARCHED = frozenset({Answer.DIFFERS, Answer.FAILS, Answer.INVALID})
 
 
 @record()
 class Found:
-    """What a search found for one file on one engine.
+    """The result of a search for one file on one engine.
 
-    `text` is the best version, the file's own where none is better. `verified`: it agrees, on the
-    file's prompts and on others, in float32 and in bf16. `left` says what is off with it where it
-    does not. `words` are the reasons of its edits. `tried` versions ran, in so many `seconds`.
-    `engine`: what the engine computes otherwise without any line of the file.
+    `text` is the best version, the file's own if none is better. `verified` means that it agrees,
+    on the file's prompts and on others, in float32 and in bf16; otherwise `left` says what differs.
+    `words` are the reasons for its edits. `tried` is the number of versions that ran, in `seconds`.
+    `engine` says what the engine computes differently in a clean run.
     """
 
     file: str
@@ -37,7 +37,7 @@ class Found:
 
 
 def _codes(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
-    """As difflib's opcodes; as many lines in the place of as many are one change each."""
+    """Return difflib's opcodes, with replacements of equal length split into single lines."""
     found: list[tuple[str, int, int, int, int]] = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "replace" and b - a == d - c:
@@ -56,8 +56,8 @@ def diff(before: str, after: str, name: str) -> str:
 
 
 def without_hunks(before: str, after: str) -> list[str]:
-    """Return the versions in which one change is taken back. A line that is moved, or moved and
-    extended, is one change: without that, its old place would keep a line that does nothing.
+    """Return the versions with one change undone. A line that moved, even with additions, is one
+    change: to undo only one half of it would leave a line that does nothing.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = _codes(old, new)
@@ -81,8 +81,8 @@ def without_hunks(before: str, after: str) -> list[str]:
 def suggested(
     file: UserFile, checked: Checked, found: Found | None, others: Sequence[Checked]
 ) -> Checked:
-    """Return an answer with the edits that a search found for it. `others` are the answers for the
-    same file on other engines.
+    """Return an answer with the edit that a search found for it. `others` are the same file's
+    answers on other engines.
     """
     if checked.answer not in SEARCHED:
         return checked
@@ -98,7 +98,7 @@ def suggested(
         return checked
     if found.verified or not found.engine:
         return _edited(file, checked, found)
-    # Where the engine computes another model, an edit that only helps may make up for that.
+    # If the engine computes another model, an unverified edit may only compensate for that.
     tried = f"{found.tried} edits were run, and none made it agree: " if found.tried else ""
     return replace(
         checked,

@@ -1,4 +1,4 @@
-"""Whether an engine computes the same model, asked without a line of the user's."""
+"""Check whether an engine computes the same model as transformers, without the user's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conformance.runner.session import Request
 from conformance.scenario import PAIR
 from conformance.store import gathered_in
 
-#: What is run on both sides.
+#: The file that runs on both sides.
 CLEAN = '''\
 """Every layer's stream and the logits, with nothing written."""
 
@@ -31,13 +31,13 @@ def trace(lm, prompt):
     return {"stream": streams, "logits": logits}
 '''
 
-#: Seconds that a run of it may take.
+#: The time limit for one run, in seconds.
 _SECONDS = 60.0
 
 
 def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
-    """Run both sides without any intervention; returns what the engine computes otherwise, "" where
-    it is the same model.
+    """Do a clean run on both sides; return a sentence on what the engine computes differently, ""
+    if it computes the same model.
     """
     case = replace(place, prompts=PAIR).case(CLEAN, "clean", "trace", place.tries / "clean.py")
     folder = gathered_in(backend, Precision.FLOAT32)
@@ -45,7 +45,7 @@ def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
     yield {place.job(place.truth): further, place.job(folder): further}
     outcome, seen = place.outcome(folder, case.key), place.seen(place.truth, case.key)
     if outcome.status is not Status.OK or not seen:
-        return ""  # the user's file says more of what such an engine cannot do
+        return ""  # the error of the user's file says more about such an engine
     mine = place.seen(folder, case.key)
     tried = Reference(seen).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
     if tried.agrees or tried.compared is None:
@@ -59,7 +59,7 @@ def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
 
 
 def _known(place: Place, backend: str, folder: str) -> list[str]:
-    """Return the reasons that the entries of known.yaml give for a clean run on this engine."""
+    """Return the reasons in known.yaml that apply to a clean run on this engine."""
     group = place.group(folder)
     if group is None:
         return []

@@ -1,4 +1,4 @@
-"""Patterns of Python: `X.to(A)` fits every call of `to`, and says what stands for `X` and `A`."""
+"""Patterns for Python code: `X.to(A)` matches every call of `to`, and captures `X` and `A`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import libcst as cst
 
-#: A capital in a pattern stands for any expression.
+#: A single capital in a pattern is a hole: it matches any expression.
 HOLE = re.compile(r"\b[A-Z]\b")
 
-#: What stands in the holes of a pattern.
+#: The captured node of each hole.
 Holes = Mapping[str, Any]
 
 _PRIMARY = (cst.Attribute, cst.Subscript, cst.Name, cst.Call, cst.BaseNumber, cst.BaseString)
 
-#: Parts of a tree that mean nothing.
+#: Nodes that a match ignores.
 _QUIET = (
     cst.BaseParenthesizableWhitespace,
     cst.Comma,
@@ -37,7 +37,7 @@ def parsed(pattern: str) -> cst.CSTNode:
 
 
 def match(pattern: cst.CSTNode, node: cst.CSTNode) -> dict[str, Any] | None:
-    """Return what stands in the holes of a pattern, None where a node does not fit."""
+    """Return the nodes captured by a pattern's holes, None if the node does not match."""
     holes: dict[str, Any] = {}
     return holes if _fits(pattern, node, holes) else None
 
@@ -56,10 +56,10 @@ def _fits(pattern: cst.CSTNode, node: cst.CSTNode, holes: dict[str, Any]) -> boo
 
 
 def parts_of(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return the children of a node that mean something."""
+    """Return the children of a node that a match compares."""
     return [child for child in node.children if not isinstance(child, _QUIET)]
 
 
 def enclosed(node: cst.CSTNode, code: str) -> str:
-    """Return the text of a node as a part of a larger expression."""
+    """Return the text of a node for use in a larger expression, in parentheses if needed."""
     return code if isinstance(node, _PRIMARY) and not node.lpar else f"({code})"

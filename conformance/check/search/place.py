@@ -1,4 +1,4 @@
-"""Where a search runs: what the engines of a check have done, and new cases for them."""
+"""A search's access to the run folder: the outcomes of its cases, and new cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.store import RunFolder
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of a check, its model, and the prompts. `truth` is the folder of transformers."""
+    """The run folder of a check, its model and prompts. `truth` is the folder of transformers."""
 
     run: RunFolder
     model: str
@@ -26,15 +26,15 @@ class Place:
 
     @property
     def tries(self) -> Path:
-        """Where the versions of files are written."""
+        """The folder for the versions of files."""
         return self.run.path / "tries"
 
     def job(self, folder: str) -> str:
-        """The id of the job that gathers into a folder."""
+        """Return the id of the job that writes to a folder."""
         return f"{self.model}:{folder}"
 
     def case(self, text: str, name: str, function: str, original: Path) -> Case:
-        """Write a version of a file, and return the case that runs a function of it."""
+        """Write a version of a file, and return a case that runs one of its functions."""
         number = next(self._numbers)
         path = self.tries / str(number) / original.name
         path.parent.mkdir(parents=True)
@@ -42,24 +42,24 @@ class Place:
         return case_of(f"{name}~{number}", path, function, self.prompts, original=original)
 
     def outcome(self, folder: str, key: str) -> Outcome:
-        """Return how a case ended."""
+        """Return the outcome of a case."""
         found = self.run.outcome(self.model, folder, key)
         return found or Outcome(Status.MISSING, reason="not run")
 
     def seen(self, folder: str, key: str) -> dict[str, Tensor]:
-        """Return what a case observed."""
+        """Return the observations of a case."""
         return self.run.observations(self.model, folder, key)
 
     def drop(self, folder: str, key: str) -> None:
-        """Remove what a case observed."""
+        """Remove the observations of a case."""
         self.run.group_folder(self.model, folder).drop_cell(key)
 
     def group(self, folder: str) -> Group | None:
-        """Return what the worker of a folder said of itself."""
+        """Return the record of a folder's worker."""
         return self.run.group(self.model, folder)
 
     @property
     def layer_list(self) -> str:
-        """Where transformers' model has its layers."""
+        """The path of the layer list in transformers' model, "" if unknown."""
         group = self.group(self.truth)
         return str(group.identity.get("layer_list", "")) if group else ""

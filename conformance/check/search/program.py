@@ -1,4 +1,4 @@
-"""A user's file as a syntax tree whose parts know their place in the text."""
+"""A user's file as a syntax tree, with the position of each node in the text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, ParentNod
 
 from conformance.check.search.patterns import HOLE, Holes, enclosed, match, parsed
 
-#: Statements with a body: their header is edited, their body stays.
+#: Compound statements: an edit of one replaces its header and keeps its body.
 COMPOUND = (cst.With, cst.For, cst.While, cst.If, cst.Try)
 
-#: The attributes by which nnsight gives what a module computes.
+#: nnsight's attributes for the values of a module.
 VALUES = frozenset({"output", "input", "inputs"})
 
 
 @dataclass(frozen=True, order=True)
 class Splice:
-    """Bytes `start` to `end` of a text, to be replaced by `text`."""
+    """A replacement of bytes `start` to `end` of a text by `text`."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Splice:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A simple statement, or the header of a compound one, as bytes of the file."""
+    """A simple statement, or the header of a compound one, with its byte range in the file."""
 
     node: cst.CSTNode
     start: int
@@ -45,9 +45,9 @@ class Statement:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """A value of a module with the indexes that stand behind it, as `layer.output[0][:, -1]`.
+    """A module's value with the indexes that follow it, such as `layer.output[0][:, -1]`.
 
-    `core` is the text up to `.output`, `.input` or `.inputs`, or a name that holds such a value.
+    `core` is the text up to `.output`, `.input` or `.inputs`, or a name for it. `stored`: assigned.
     """
 
     node: cst.BaseExpression
@@ -57,7 +57,7 @@ class Access:
 
 
 class Program:
-    """The text of a file, parsed. Raises `cst.ParserSyntaxError` for what is no Python."""
+    """The parsed text of a file. Raises `cst.ParserSyntaxError` if it is not Python."""
 
     def __init__(self, text: str, side: str) -> None:
         self.text = text
@@ -90,25 +90,25 @@ class Program:
         return bisect_left(self._newlines, at) + 1
 
     def replaced(self, splices: Iterable[Splice]) -> str:
-        """Return the text with these parts replaced. They do not overlap."""
+        """Return the text with these splices applied, which must not overlap."""
         return self.part(0, len(self._bytes), splices)
 
     def part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
-        """Return bytes `start` to `end` of the text with these parts of them replaced."""
+        """Return bytes `start` to `end` of the text with these splices in them applied."""
         found = self._bytes[start:end]
         for one in sorted(splices, reverse=True):
             found = found[: one.start - start] + one.text.encode() + found[one.end - start :]
         return found.decode()
 
     def swap(self, node: cst.CSTNode, text: str) -> Splice:
-        """Replace a node's text."""
+        """Return the splice that replaces a node's text."""
         return Splice(*self.span(node), text)
 
     # ── what may be edited ─────────────────────────────────────────────────────────────────────
 
     @cached_property
     def edited(self) -> list[cst.FunctionDef]:
-        """The side's function first, then the others of the file, but `hf`: it is the reference."""
+        """The functions that may be edited: the side's first, then all others except `hf`."""
         others = [f for name, f in self.functions.items() if name not in {self.side, "hf"}]
         return [self.functions[self.side], *others, *self.methods]
 
@@ -120,7 +120,7 @@ class Program:
         return [part for part in parts if isinstance(part, cst.FunctionDef)]
 
     def walk(self, root: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield a node and all below it."""
+        """Yield a node and all its descendants."""
         waiting = [root]
         while waiting:
             node = waiting.pop()
@@ -128,19 +128,19 @@ class Program:
             waiting.extend(reversed(node.children))
 
     def expressions(self, kind: Any) -> Iterator[Any]:
-        """Yield the nodes of a kind in all that may be edited."""
+        """Yield the nodes of a kind in the functions that may be edited."""
         for function in self.edited:
             yield from (node for node in self.walk(function.body) if isinstance(node, kind))
 
     def matches(self, *patterns: str) -> Iterator[tuple[cst.CSTNode, Holes]]:
-        """Yield what fits a pattern in all that may be edited, with what stands in its holes."""
+        """Yield the matches of patterns in the functions that may be edited, with their holes."""
         for pattern in map(parsed, patterns):
             for node in self.expressions(type(pattern)):
                 if (holes := match(pattern, node)) is not None:
                     yield node, holes
 
     def filled(self, text: str, holes: Holes) -> str:
-        """Return a text with what stands in the holes of a pattern, in parentheses where needed."""
+        """Return a text with its holes filled, in parentheses where needed."""
 
         def fill(found: re.Match[str]) -> str:
             node = holes[found[0]]
@@ -156,7 +156,7 @@ class Program:
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """The statements of all that may be edited, in the order of the text in each function."""
+        """The statements of the functions that may be edited, in order within each function."""
         return [one for function in self.edited for one in self.statements_of(function)]
 
     def _statements(self, body: cst.CSTNode) -> Iterator[Statement]:
@@ -176,16 +176,16 @@ class Program:
         return line[: len(line) - len(line.lstrip())]
 
     def _begin(self, at: int) -> int:
-        """The first byte of a line."""
+        """Return the position of the first byte of a line."""
         return self._bytes.rfind(b"\n", 0, at) + 1
 
     def _end(self, at: int) -> int:
-        """The byte behind the last of a line."""
+        """Return the position after the last byte of a line."""
         end = self._bytes.find(b"\n", at)
         return len(self._bytes) if end < 0 else end
 
     def inside_of(self, name: str) -> list[Statement]:
-        """Return the statements of the function of this name, wherever it is defined."""
+        """Return the statements of all functions and methods of this name."""
         return [
             statement
             for statement in self.statements
@@ -195,7 +195,7 @@ class Program:
 
     @cached_property
     def shared(self) -> set[int]:
-        """The lines of functions and methods that `hf` calls as well."""
+        """The lines of functions and methods that `hf` calls."""
         hf = self.code(self.functions["hf"]) if "hf" in self.functions else ""
         names = set(re.findall(r"\w+", hf)) - {"hf", self.side}
         called = [f for f in (*self.functions.values(), *self.methods) if f.name.value in names]
@@ -203,7 +203,7 @@ class Program:
         return {line for first, last in spans for line in range(first, last + 1)}
 
     def statement_of(self, node: cst.CSTNode) -> Statement | None:
-        """Return the statement that a node is in."""
+        """Return the statement that contains a node."""
         at: cst.CSTNode | None = node
         while at is not None and at not in self._by_node:
             at = self.parents.get(at)
@@ -214,7 +214,7 @@ class Program:
         return {one.node: one for one in self.statements}
 
     def around(self, node: cst.CSTNode, kind: Any) -> list[Any]:
-        """Return the nodes of a kind that a node is in, the innermost first."""
+        """Return a node's ancestors of a kind, the innermost first."""
         found, at = [], self.parents.get(node)
         while at is not None:
             if isinstance(at, kind):
@@ -223,40 +223,40 @@ class Program:
         return found
 
     def trace_of(self, statement: Statement) -> Statement | None:
-        """Return the outermost block that a statement is in, which is a trace; None for none."""
+        """Return the outermost `with` around a statement, which is the trace; None for none."""
         blocks = self.around(statement.node, cst.With)
         return self.statement_of(blocks[-1]) if blocks else None
 
     # ── edits of whole statements ──────────────────────────────────────────────────────────────
 
     def put(self, statement: Statement, text: str) -> Splice:
-        """Replace a statement, or the header of a compound one, by lines with its indent."""
+        """Return the splice that replaces a statement or a header by lines with its indent."""
         return Splice(statement.start, statement.end, text.replace("\n", f"\n{statement.indent}"))
 
     def after(self, statement: Statement, text: str) -> Splice:
-        """Insert lines below a statement, with its indent."""
+        """Return the splice that inserts lines below a statement, with its indent."""
         at = self._end(statement.end)
         return Splice(at, at, f"\n{text}".replace("\n", f"\n{statement.indent}"))
 
     def before(self, statement: Statement, *lines: str) -> Splice:
-        """Insert lines above a statement, with its indent."""
+        """Return the splice that inserts lines above a statement, with its indent."""
         at = self._begin(statement.start)
         return Splice(at, at, "".join(f"{statement.indent}{line}\n" for line in lines))
 
     def inside(self, statement: Statement, *lines: str) -> Splice:
-        """Insert lines at the top of a compound statement's body."""
+        """Return the splice that inserts lines at the top of a compound statement's body."""
         first = self.span(statement.node.body.body[0])[0]  # type: ignore[attr-defined]
         at = self._begin(first)
         return Splice(at, at, "".join(f"{self._indent(first)}{line}\n" for line in lines))
 
     def below(self, statement: Statement, line: str) -> Splice:
-        """Insert a line behind a compound statement with all of its body."""
+        """Return the splice that inserts a line after a compound statement's body."""
         start, end = self.span(statement.node)
         at = self._end(start + len(self._bytes[start:end].rstrip(b"\n ")))
         return Splice(at, at, f"\n{statement.indent}{line}")
 
     def without(self, statement: Statement) -> Splice:
-        """Remove a simple statement; what would be an empty body keeps `pass`."""
+        """Return the splice that removes a simple statement, or leaves `pass` in an empty body."""
         parent = self.parents.get(statement.node)
         if isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
             return Splice(statement.start, statement.end, "pass")
@@ -264,7 +264,7 @@ class Program:
         return Splice(self._begin(statement.start), end, "")
 
     def importing(self, module: str) -> tuple[Splice, ...]:
-        """Import a module at the top of the file, where it is not imported."""
+        """Return the splice that imports a module, none if the file already imports it."""
         if re.search(rf"^import {module}\b", self.text, flags=re.MULTILINE):
             return ()
         body = self.module.body
@@ -276,12 +276,12 @@ class Program:
 
     @cached_property
     def accesses(self) -> list[Access]:
-        """The values of modules in all that may be edited, each with all of its indexes."""
+        """The modules' values in the functions that may be edited, with their indexes."""
         nodes = self.expressions((cst.Attribute, cst.Name))
         return [found for node in nodes if (found := self.access(node)) is not None]
 
     def access(self, node: cst.CSTNode) -> Access | None:
-        """Return the access that begins at a node, None where none does."""
+        """Return the access that begins at a node, None if there is none."""
         parent = self.parents.get(node)
         if isinstance(node, cst.Attribute):
             whole = parent.attr.value if isinstance(parent, cst.Attribute) else ""
@@ -298,7 +298,7 @@ class Program:
         return Access(top, self.code(node), self.indexed(top, node)[1], stored)
 
     def indexed(self, node: Any, base: cst.CSTNode | None = None) -> tuple[str, tuple[str, ...]]:
-        """Return the text of a value and the indexes behind it, as far as down to `base`."""
+        """Return the text of a value without its indexes, down to `base`, and the indexes."""
         indexes: list[str] = []
         while isinstance(node, cst.Subscript) and node is not base:
             parts = (self.code(one.slice).strip().rstrip(",").strip() for one in node.slice)
@@ -308,21 +308,21 @@ class Program:
 
     @cached_property
     def _held_names(self) -> frozenset[str]:
-        """Names that hold a module's value as it is."""
+        """The names assigned a module's value without indexes or other operations."""
         value = m.Attribute(attr=m.OneOf(*map(m.Name, sorted(VALUES))))
         held = m.Assign(targets=[m.AssignTarget(target=m.Name())], value=value)
         assigns = (node for node in self.expressions(cst.Assign) if m.matches(node, held))
         return frozenset(self.code(node.targets[0].target) for node in assigns)
 
 
-#: The file's docstring or a future import, which come first.
+#: The statements that must come first: the file's docstring and future imports.
 _OPENING = m.SimpleStatementLine(
     body=[m.Expr(m.SimpleString()) | m.ImportFrom(module=m.Name("__future__"))]
 )
 
 
 def is_python(text: str) -> bool:
-    """Return whether a text can be compiled."""
+    """Return whether a text compiles."""
     try:
         compile(text, "<version>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -331,7 +331,7 @@ def is_python(text: str) -> bool:
 
 
 def split_index(index: str) -> list[str]:
-    """Return the parts of an index, as `:` and `-1` of `:, -1`."""
+    """Return the parts of an index, such as `:` and `-1` for `:, -1`."""
     if not index:
         return []
     parts = cst.ensure_type(cst.parse_expression(f"_[{index}]"), cst.Subscript).slice
@@ -340,10 +340,10 @@ def split_index(index: str) -> list[str]:
 
 
 def joined(core: str, indexes: Sequence[str]) -> str:
-    """Return the text of a value with indexes behind it."""
+    """Return the text of a value followed by indexes."""
     return core + "".join(f"[{index}]" for index in indexes)
 
 
 def names_in(text: str) -> set[str]:
-    """Return the identifiers of a text that follow no dot."""
+    """Return the identifiers in a text, without attributes."""
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))

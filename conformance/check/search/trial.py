@@ -1,4 +1,4 @@
-"""One version of a file on an engine: how it ended, and how far it is from agreeing."""
+"""The result of one version of a file on an engine, and its distance from agreement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from conformance.check.values.compare import UNNAMED, Compared, Truth, Values
 from conformance.check.values.naming import Names
 from conformance.records import Outcome, Precision, Site, Status
 
-#: Rows of a layer in float32 that are further apart than this, relatively, are other ones.
+#: The relative distance in float32 above which the rows of a layer differ.
 _OFF = 2e-3
 
-#: What is better comes first: how it ended; then what is off, and how far the layers agree; or, of
-#: an error, how many lines lie behind it, and behind where it was raised.
+#: A sort key, the best first: whether the version agrees, differs or raises; then, if it differs,
+#: the differences, the layers' depth of agreement and the distance, or, if it raises, the number of
+#: lines after the last and after the innermost line of the error.
 Score = tuple[float, ...]
 
 _AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
@@ -24,7 +25,7 @@ _AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
 
 @dataclass(frozen=True)
 class Tried:
-    """A version that ran. `mine` is what the engine observed, empty after an error."""
+    """A version that ran. `mine` are the engine's observations, empty after an error."""
 
     text: str
     outcome: Outcome
@@ -35,7 +36,7 @@ class Tried:
 
     @property
     def agreeing(self) -> Score:
-        """What agrees, without how far the rest is off."""
+        """The score without the distance."""
         return self.score[:-1] if self.score[0] == _DIFFERS else self.score
 
     @property
@@ -45,13 +46,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers observed of a file, and what is computed from it once."""
+    """The observations of a file on transformers, with a cache of what is computed from them."""
 
     seen: Values
     _truths: dict[Precision, Truth] = field(default_factory=dict)
 
     def truth(self, precision: Precision) -> Truth:
-        """Return what transformers did, as engines are compared with it in one precision."""
+        """Return transformers' runs for comparisons in one precision."""
         if precision not in self._truths:
             members = compare.honest(self.seen, precision)
             self._truths[precision] = compare.read_truth(members, precision)
@@ -64,7 +65,7 @@ class Reference:
         names: Names = UNNAMED,
         order: Callable[[Site], tuple[int, ...]] = lambda _: (),
     ) -> Compared:
-        """Compare what an engine observed with transformers, in one precision."""
+        """Compare an engine's observations with transformers', in one precision."""
         ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, self.seen))
         returned, truth = compare.returned(mine), self.truth(precision)
         return compare.compare(returned, truth, (ours, theirs), names, order)
@@ -77,7 +78,7 @@ class Reference:
         precision: Precision,
         lines: tuple[int, ...] = (),
     ) -> Tried:
-        """Return how a version did that ended in this way; `lines` are where it raised."""
+        """Return the result of a version with this outcome; `lines` are those that raised."""
         if outcome.status is not Status.OK:
             end = text.count("\n") if lines else 1_000
             behind = (float(end - line) for line in (max(lines, default=0), *lines[:1]))
@@ -94,15 +95,13 @@ class Reference:
         return Tried(text, outcome, score, compared, mine)
 
     def missing(self, mine: Values) -> set[str]:
-        """Return the names that come from one side only."""
+        """Return the names that only one side returns."""
         truth = self.truth(Precision.FLOAT32).members["truth"]
         theirs = {Site.parse(site).name for site in truth}
         return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
 
     def _depth(self, mine: Values) -> float:
-        """Return how many layers, over all steps, agree before the first that does not, and which
-        share of that one's tokens does.
-        """
+        """Return how many layers agree, over all steps, plus the next layer's share of tokens."""
         ours, theirs = compare.layers(mine), compare.layers(self.seen)
         streams = sorted(
             (site for site in theirs if site.name == "stream"),
@@ -115,7 +114,7 @@ class Reference:
         return float(len(streams))
 
     def _distance(self, mine: Values) -> float:
-        """Return the sum over the names of the relative distances, at most 2 for each value."""
+        """Return the sum of the values' relative distances, each at most 2."""
         honest = self.truth(Precision.FLOAT32).members
         alike, _ = compare.made_alike(compare.returned(mine), honest)
         off = (
@@ -126,7 +125,7 @@ class Reference:
 
 
 def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
-    """Return the share of the tokens whose rows, [tokens, width], are the same on both sides."""
+    """Return the share of the tokens whose rows, [tokens, width], are equal on both sides."""
     if ours is None or ours.shape != theirs.shape:
         return 0.0
     off = (ours.double() - theirs.double()).norm(dim=-1)
@@ -135,7 +134,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
 
 
 def same_truth(one: Values, other: Values) -> bool:
-    """Return whether two versions of a file mean the same on transformers."""
+    """Return whether two versions of a file return the same values on transformers."""
     first, second = (compare.honest(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(
         relations.alike(value, second[site]) for site, value in first.items()
