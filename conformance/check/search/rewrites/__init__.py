@@ -1,4 +1,4 @@
-"""The rewrites that a search tries: each a function of a few lines, named for what it does."""
+"""The rewrites that a search tries, each a short function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes: vLLM's activations have no batch axis, [tokens, width] for [1, tokens, width]."""
+"""Rewrites of axes: vLLM's activations are [tokens, width], transformers' [1, tokens, width]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.check.search.change import Change, Clues, change, replace_patte
 from conformance.check.search.program import Program, joined
 from conformance.check.search.rewrites.reads import without_batch
 
-#: Methods and functions of tensors that are given an axis, or sizes of axes.
+#: Tensor methods and functions that take an axis, or the sizes of axes.
 _OF_AXES = re.compile(
     r"all|amax|amin|any|argmax|argmin|argsort|cat|chunk|concat|cumsum|expand|flatten|flip|gather"
     r"|index_select|log_softmax|logsumexp|max|mean|median|min|movedim|narrow|norm|permute|prod"
@@ -33,7 +33,7 @@ leave_axis = replace_patterns(
 
 
 def drop_batch_index(program: Program, clues: Clues) -> Iterator[Change]:
-    """Index what was read without a batch axis: `h[:, -1]` as `h[-1]`, `h[0]` as `h`."""
+    """Remove the batch axis from an index: `h[:, -1]` becomes `h[-1]`, `h[0]` becomes `h`."""
     words = "there is no batch axis on vLLM"
     for node in program.expressions(cst.Subscript):
         if isinstance(program.parents.get(node), cst.Subscript):
@@ -48,7 +48,7 @@ def drop_batch_index(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def shift_axis(program: Program, clues: Clues) -> Iterator[Change]:
-    """Count axes without the batch: `dim=1` as `dim=0`."""
+    """Renumber an axis without the batch axis: `dim=1` becomes `dim=0`."""
     for node in program.expressions(cst.Call):
         if not _OF_AXES.fullmatch(program.code(node.func).rpartition(".")[2]):
             continue

@@ -1,4 +1,4 @@
-"""Counterparts: what `hf` has where `vllm` has something else."""
+"""Rewrites that copy from `hf` where `vllm` differs from it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"
 
-#: What the two sides have each in its own way.
+#: Texts that differ between the two sides for a reason.
 _OF_SIDES = re.compile(r"lm_head|max_(?:new_)?tokens|do_sample|temperature")
 _LACKS = "`hf` has this line too"
 
 
 def align(hf: Sequence[Statement], vllm: Sequence[Statement]) -> Iterator[tuple[int, int]]:
-    """Pair the statements of two functions in their order, the more alike the better; what has no
-    counterpart is paired with the number behind the other's last.
+    """Yield pairs of statement numbers that align two functions in order, by likeness. A statement
+    without a counterpart is paired with the other function's length.
 
-    Needleman and Wunsch's alignment (J. Mol. Biol. 48, 1970) with the share of equal tokens as the
-    score.
+    This is Needleman and Wunsch's alignment (J. Mol. Biol. 48, 1970), scored by `_likeness`.
     """
     rows, columns = len(hf), len(vllm)
     best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
@@ -56,7 +55,7 @@ def _matcher(one: str, other: str) -> difflib.SequenceMatcher[str]:
 
 
 def _likeness(one: Statement, other: Statement) -> float:
-    """From 0 to 1; 0 for statements of different kinds or hardly anything in common."""
+    """Return a score from 0 to 1, 0 for different kinds of statements or too few common tokens."""
     if type(one.node) is not type(other.node):
         return 0.0
     names = [re.match(r"([\w., ]+?) [-+*/]?= ", each.text) for each in (one, other)]
@@ -65,7 +64,7 @@ def _likeness(one: Statement, other: Statement) -> float:
 
 
 def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take what `hf` has: parts of a statement, a whole one, or one that `vllm` lacks."""
+    """Copy parts of a statement, a whole one, or one that `vllm` lacks from `hf`."""
     if "hf" not in program.functions or "vllm" not in program.functions:
         return
     source = Program(program.text, "hf")
@@ -92,7 +91,7 @@ def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
 def _completed(
     found: Change, program: Program, hf: Sequence[Statement], vllm: Sequence[Statement]
 ) -> Change:
-    """Add the statements of `hf` that make names which a change uses and `vllm` has not."""
+    """Return a change with the statements of `hf` that assign the names that `vllm` lacks."""
     made = {name: one for one in reversed(hf) for name in _assigned(one)}
     there = {name for one in vllm for name in _assigned(one)}
     used = {name for one in found.splices for name in names_in(one.text)}
@@ -109,7 +108,7 @@ def _assigned(statement: Statement) -> set[str]:
 
 
 def _parts(theirs: Statement, mine: Statement) -> Iterator[Change]:
-    """Replace the tokens in which two statements differ: those of one place, or all of them."""
+    """Replace the tokens that differ between two statements: at one place, or at all places."""
     ours, others = _tokens(mine.text), _tokens(theirs.text)
     found = []
     for tag, a, b, c, d in _matcher(mine.text, theirs.text).get_opcodes():

@@ -1,4 +1,4 @@
-"""Logits and the head: on vLLM `model.logits` is the value itself, of the last token alone."""
+"""Rewrites of logits: on vLLM `model.logits` is the tensor itself, for the last token only."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from conformance.check.search.program import Program, joined
 
 _JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
-#: How logits, and tokens, are read on either side.
+#: The ways to read logits and tokens on either side.
 _READ = re.compile(
     r"(.+?)\.(?:(?:lm_head|embed_out)\.output|output\.logits|logits(?:\.output)?"
     r"|(samples)(?:\.output)?)",
     re.DOTALL,
 )
 
-#: What a module of embeddings is called.
+#: The names of embedding modules.
 EMBEDDINGS = "embed_tokens|wte|embed_in|word_embeddings"
 
 
 def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
-    """Read `model.logits` where the head's output is read, or a part of it."""
+    """Read `model.logits` or a part of it in the place of the head's output."""
     words = "`model.logits` is the value itself: the last token's, [1, vocabulary]"
     for node in program.expressions((cst.Attribute, cst.Subscript)):
         parent = program.parents.get(node)
@@ -43,7 +43,7 @@ def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
-    """Multiply by the head's weights where the head is called, or another matrix is taken."""
+    """Multiply by the head's weights in the place of a call of the head, or of another matrix."""
     words = "vLLM's head cannot be called: multiply by its weights"
     for node, holes in program.matches("X.lm_head(A)", "X.embed_out(A)"):
         used = isinstance(program.parents.get(node), (cst.Attribute, cst.Subscript))
@@ -60,15 +60,13 @@ def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def _weights(model: str, clues: Clues) -> list[str]:
-    """The matrices that logits are computed with: the head's, or where it has none the
-    embeddings'.
-    """
+    """Return the candidates for the logits' matrix: the head's, and the embeddings'."""
     embedding = [f"{model}.{clues.embedding}.weight"] if clues.embedding else []
     return [f"{model}.{clues.head}.weight", *embedding]
 
 
 def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
-    """Compute the logits: vLLM's own are the last token's alone, and capped where a model caps."""
+    """Compute the logits of all tokens, before any cap; vLLM's are the last token's, capped."""
     words = "vLLM's logits are the last token's, after any cap: multiply what the final norm gives"
     for node, holes in program.matches("X.logits"):
         model = program.code(holes["X"])
@@ -85,7 +83,7 @@ def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take the columns of vLLM's joined projections."""
+    """Take the columns of vLLM's joined projection in the place of a projection's output."""
     words = "vLLM joins these projections in one"
     for access in program.accesses:
         value = joined_projection(access.core, clues.widths)
@@ -94,7 +92,7 @@ def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]
 
 
 def take_other_columns(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take the columns of another of the projections that vLLM joins."""
+    """Take the columns of another projection that vLLM joins."""
     words = "other columns of the projections that vLLM joins"
     joints = [parts for joint, parts in _JOINED.items() if f".{joint}." in program.text]
     ranges = [_columns(name, parts, clues.widths) for parts in joints for name in parts]
@@ -106,8 +104,8 @@ def take_other_columns(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def joined_projection(core: str, widths: Mapping[str, int]) -> str:
-    """Return the columns of vLLM's joined projection that a projection's output is, "" for another
-    value: query, key and value lie side by side, and so do gate and up.
+    """Return the text of the columns of vLLM's joined projection that hold a projection's output,
+    "" for other values. vLLM joins query, key and value, and gate and up.
     """
     base, role = core.rpartition(".")[::2]
     layer, name = base.rpartition(".")[::2]
@@ -118,6 +116,6 @@ def joined_projection(core: str, widths: Mapping[str, int]) -> str:
 
 
 def _columns(name: str, parts: Sequence[str], widths: Mapping[str, int]) -> str:
-    """Return the columns of one of the projections that are joined, "" where it has no width."""
+    """Return the columns of a projection in the joined one, "" if its width is unknown."""
     first = sum(widths.get(one, 0) for one in parts[: parts.index(name)])
     return f"{first}:{first + widths[name]}" if widths.get(name) else ""

@@ -1,6 +1,6 @@
-"""Ports: versions of a file whose `vllm` is made from `hf` as a whole.
+"""Ports: versions of a file in which `vllm` is a translation of the whole of `hf`.
 
-The search of a file with `hf` alone begins from the best of them, and rewrites what is still wrong.
+The search for a file with only `hf` starts from the best port, and rewrites what is still wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from conformance.check.search.rewrites.requests import (
 )
 from conformance.check.search.rewrites.writes import ways_to_write
 
-#: Modules whose output is a tuple on transformers and one tensor on vLLM.
+#: Modules with a tuple as their output on transformers, and one tensor on vLLM.
 _TUPLES = ("attn", "attention")
 
 #: The logits on transformers, with their indexes.
@@ -44,13 +44,13 @@ _LOGITS = r"(\w+)\.(?:output\.logits|{}\.output)((?:\[.*\])*)"
 #: Linear modules, which return a pair on vLLM.
 _LINEAR = r"_proj$|^dense|^fc\d?$|^c_"
 
-#: What stands first in an index that counts a batch axis.
+#: First parts of an index that can belong to a batch axis.
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
 
 def port_versions(program: Program, clues: Clues) -> list[str]:
-    """Return the file with each `vllm` that `hf` may be, the likelier first. `program` is the file
-    seen from `hf`.
+    """Return the file with each possible `vllm`, the likeliest first. `program` is the file with
+    `hf` as its side.
     """
     whole = filter(is_python, (port.file() for port in _ports(program, clues)))
     split = (text for one in whole for text in _split(one, clues))
@@ -58,7 +58,7 @@ def port_versions(program: Program, clues: Clues) -> list[str]:
 
 
 def port_statement(program: Program, statement: Statement, clues: Clues) -> list[str]:
-    """Return what a statement of `hf` may be on vLLM: the likelier first, and as it is last."""
+    """Return a statement's possible forms on vLLM, the likeliest first, unchanged last."""
     found = [port.statement(statement) for port in _ports(program, clues)]
     return list(dict.fromkeys([*found, statement.text]))[:5]
 
@@ -73,8 +73,8 @@ def _ports(program: Program, clues: Clues) -> list[_Port]:
 
 
 def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
-    """Return the file with the streams of `hf` as transformers gives them now, and what is said of
-    that; the same text and "" where there is nothing to say.
+    """Return the file with `hf` updated to the streams of current transformers, and a note on that;
+    the same text and "" if nothing changes.
     """
     found: list[Splice] = []
     words = ""
@@ -92,7 +92,7 @@ def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
 
 
 def _split(text: str, clues: Clues) -> Iterator[str]:
-    """Yield a version with each prompt of a list in a trace of its own, else as it is."""
+    """Yield versions with a separate trace for each prompt of a list, or the unchanged text."""
     program = Program(text, "vllm")
     found = list(trace_each_prompt(program, clues, together=True))
     yield from (program.replaced(change.splices) for change in found)
@@ -102,10 +102,10 @@ def _split(text: str, clues: Clues) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Port:
-    """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors are the stream;
-    with `batch` indexes keep the batch axis that transformers' values have. With `pairs` modules
-    return two tensors that do so in some places alone: a norm of a layer, but none of queries; a
-    linear module, but not on every engine.
+    """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors form the stream.
+    `batch` keeps the indexes of transformers' batch axis. `pairs` assumes two tensors from modules
+    that return them only in some places: norms of a layer but not of queries, linear modules but
+    not on every engine.
     """
 
     program: Program
@@ -115,7 +115,7 @@ class _Port:
     pairs: bool
 
     def file(self) -> str:
-        """The file with the function, and its own copies of what `hf` calls."""
+        """Return the file with `vllm`, and with ported copies of the functions that `hf` calls."""
         names = self._called()
         copies = []
         for name in (*names, "hf"):
@@ -131,7 +131,7 @@ class _Port:
         return f"{self.program.text.rstrip()}\n\n\n{port}\n"
 
     def statement(self, statement: Statement) -> str:
-        """A statement as it is on vLLM, of a compound one its first line."""
+        """Return a statement ported to vLLM, for a compound one its header."""
         found = list(self._whole_write(statement))
         body = (cst.BaseSuite, cst.BaseCompoundStatement, cst.Else)
         for root in statement.node.children:
@@ -140,11 +140,11 @@ class _Port:
         return text.replace(f"\n{statement.indent}", "\n")
 
     def _part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
-        """Bytes of the file as they are on vLLM."""
+        """Return a byte range of the file, ported to vLLM."""
         return self.program.part(start, end, _outermost(splices))
 
     def _called(self) -> list[str]:
-        """The functions of the file that `hf` calls, and that read or write a module's value."""
+        """Return the names of the file's functions that `hf` calls and that use modules' values."""
         program, found, waiting = self.program, list[str](), ["hf"]
         while waiting:
             for name in sorted(names_in(program.code(program.functions[waiting.pop()]))):
@@ -163,13 +163,13 @@ class _Port:
         yield from self._of_expression(function.body)
 
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
-        """The requests and the values of modules in an expression, or in a body."""
+        """Yield the splices for the requests and the modules' values in an expression or body."""
         program = self.program
         head = parsed(f"X.{self.clues.head}(A)")
         for node in program.walk(root):
             if isinstance(node, cst.Call) and node in opening_calls(program, node):
                 yield program.swap(node, request(program, node, steps_of_hf(program)))
-            elif holes := match(head, node):  # vLLM multiplies by it, and does not call it
+            elif holes := match(head, node):  # vLLM's head cannot be called: multiply by it
                 value = self._text_of(holes["A"])
                 weight = f"{program.code(holes['X'])}.{self.clues.head}.weight.T"
                 yield program.swap(node, f"({value} @ {weight})")
@@ -181,8 +181,8 @@ class _Port:
                 yield program.swap(access.node, self._value(access))
 
     def _whole_write(self, statement: Statement) -> Iterator[Splice]:
-        """A write that must reach both tensors: a value into one and zero into the other, or both
-        scaled; what is added goes into one alone.
+        """Yield the splice for a write to both tensors: assign a value to one and zero to the
+        other, or scale both. Additions go into one tensor only.
         """
         node = statement.node
         one = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
@@ -199,22 +199,22 @@ class _Port:
             yield self.program.put(statement, text)
 
     def _text_of(self, node: cst.BaseExpression) -> str:
-        """An expression as it is on vLLM."""
+        """Return an expression ported to vLLM."""
         text = self._part(*self.program.span(node), self._of_expression(node))
         return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
     def _value(self, access: Access) -> str:
-        """A value of a module, with its indexes, as it is on vLLM."""
+        """Return a module's value with its indexes, ported to vLLM."""
         core, indexes = access.core, self._indexes(access)
         if projection := joined_projection(core, self.clues.widths):
             return joined(projection, indexes)
         part, role = core.split(".")[-2:] if "." in core else (core, "")
         pair = self.pairs and self.clues.dual
         if pair and role == "output" and re.search(r"norm$|^ln_", part):
-            return joined(f"{core}[0]", indexes)  # the other tensor is what was added up so far
+            return joined(f"{core}[0]", indexes)  # the other tensor is the sum so far
         pair = self.pairs or self.tensors != "one"
         if pair and role == "output" and re.search(_LINEAR, part):
-            return joined(f"{core}[0]", indexes)  # the other is the bias that was not added
+            return joined(f"{core}[0]", indexes)  # the other tensor is the bias, not yet added
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
@@ -222,7 +222,7 @@ class _Port:
         return joined(core if self.tensors == "one" else f"{core}[0]", indexes)
 
     def _logits(self, model: str, indexes: str) -> str:
-        """The last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""
+        """Return the last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""
         each = re.findall(r"\[(.*?)\](?=\[|$)", indexes)
         batch, _, *rest = [*(part for index in each for part in split_index(index)), "", ""]
         first = [] if batch == "0" else [":"]
@@ -231,7 +231,7 @@ class _Port:
         return joined(whole, [kept] if kept != "".join(first) else [])
 
     def _is_stream(self, access: Access) -> bool:
-        """Whether it is what a layer gives, and no part of one."""
+        """Return whether a value is a layer's output, not that of a part of a layer."""
         if "." not in access.core:  # a name that holds a value
             return any(
                 self._is_stream(held)
@@ -243,7 +243,7 @@ class _Port:
         return is_stream(access.core, self.clues)
 
     def _is_held_to_write(self, access: Access) -> bool:
-        """Whether a name is given the value, and then written to in place."""
+        """Return whether the value is assigned to a name that is then modified in place."""
         assign = self.program.parents.get(access.node)
         if not isinstance(assign, cst.Assign) or access.indexes:
             return False
@@ -251,7 +251,7 @@ class _Port:
         return any(one.core == name and one.stored for one in self.program.accesses)
 
     def _indexes(self, access: Access) -> Sequence[str]:
-        """The indexes without the batch axis, and without the choice from a tuple."""
+        """Return the indexes without the batch axis, and without the choice from a tuple."""
         found = list(access.indexes)
         part = access.core.rpartition(".")[0].rpartition(".")[2]
         if found[:1] == ["0"] and part.endswith(_TUPLES):
@@ -262,12 +262,12 @@ class _Port:
         if head not in _BATCH:
             return found
         if head != "0" and rest[:1] == ["-1"] and not access.stored:
-            rest[0] = "-1:"  # transformers has an axis of one there
+            rest[0] = "-1:"  # keeps the axis of size 1 that transformers' value has
         return [", ".join(rest), *found[1:]] if rest else found[1:]
 
 
 def _outermost(splices: Iterable[Splice]) -> list[Splice]:
-    """Of those that overlap the first that covers the others."""
+    """Return the splices, but of those that overlap only the first."""
     kept: list[Splice] = []
     for one in splices:
         if not any(one.start < other.end and other.start < one.end for other in kept):

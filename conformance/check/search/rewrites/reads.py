@@ -1,4 +1,4 @@
-"""Reads: which of the tensors that a module gives, of which module, at which layer."""
+"""Rewrites of reads: another tensor of a module's output, another module, another layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.check.search.change import Change, Clues, change, replace_patte
 from conformance.check.search.program import Program, joined, split_index
 from conformance.check.values.known_values import Part
 
-#: Names of one part in several families, on transformers and on engines.
+#: Names of the same part in several families, on transformers and on engines.
 _ALIKE = (
     ("mlp", "block_sparse_moe", "feed_forward", "moe"),
     ("self_attn", "attn", "attention", "self_attention"),
@@ -21,13 +21,13 @@ _ALIKE = (
 _SUM = re.compile(r"\(|sum\(")
 _BOTH = "add the two tensors of the stream"
 
-#: What is no residual stream: parts of a layer, in the families that people write for.
+#: Outputs that are not residual streams: parts of a layer, in common families.
 _PARTS = re.compile(r"\.(self_attn|attn|mlp|input_layernorm|post_attention_layernorm)\.output$")
 
 
 def take_another_tensor(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take the sum of a module's two tensors, one of them, or its only one; with or without the
-    batch axis that transformers' values have.
+    """Take the sum of a module's two tensors, one of them, or its only one, with or without an
+    index for transformers' batch axis.
     """
     for access in program.accesses:
         if not access.stored:
@@ -39,7 +39,7 @@ def take_another_tensor(program: Program, clues: Clues) -> Iterator[Change]:
 def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int, str]]:
     """Yield the ways to take a module's value, each with its cost."""
     rest = indexes[1:] if indexes and indexes[0] in {"0", "1", "-1"} else indexes
-    # Half of a residual stream is what is most often taken.
+    # The most frequent error is a read of half of the residual stream.
     whole = 1 if clues.dual and not _PARTS.search(core) else 4
     ways = [(whole, f"({core}[0] + {core}[1])"), (3, f"{core}[0]"), (3, core), (5, f"{core}[1]")]
     if core.endswith(".input"):
@@ -51,14 +51,14 @@ def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int
 
 
 def is_stream(core: str, clues: Clues) -> bool:
-    """Return whether a value is what a layer gives, and no part of one."""
+    """Return whether a value is a layer's output, not that of a part of a layer."""
     base, _, role = core.rpartition(".")
     parts = {name.rpartition(".")[2] for name in clues.modules}
     return role == "output" and base.rpartition(".")[2] not in {*parts, clues.head}
 
 
 def without_batch(indexes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return indexes as they are, then without what may count a batch axis."""
+    """Return the indexes, then also without an index that can belong to a batch axis."""
     found = [tuple(indexes)]
     if indexes:
         first, *others = split_index(indexes[0])
@@ -70,7 +70,7 @@ def without_batch(indexes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
-    """Read what the value is on transformers: at another layer, of another module, or its input."""
+    """Read another layer's or module's output or input: one that holds the intended value."""
     for access in program.accesses:
         base, role = access.core.rpartition(".")[::2]
         if access.stored or not role:
@@ -85,7 +85,7 @@ def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def rename_module(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take another module of the layer, or the same by the name that other families have for it."""
+    """Take another module of the layer, or the same module by its name in other families."""
     beside = tuple(name for name in clues.modules if "." not in name)
     for node in program.expressions(cst.Attribute):
         for cost, names in (*((3, alike) for alike in _ALIKE), (5, beside)):
@@ -96,9 +96,9 @@ def rename_module(program: Program, clues: Clues) -> Iterator[Change]:
 def _given_or_gives(
     path: str, role: str, indexes: Sequence[str], clues: Clues
 ) -> Iterator[tuple[int, str]]:
-    """Yield the ways to take what a module gives, or what it is given."""
+    """Yield the ways to read a module's output or input, each with its cost."""
     if role == "input":
-        # vLLM's norms are given, and return, the two tensors of a stream.
+        # vLLM's norms take and return the two tensors of a stream.
         rests = dict.fromkeys((*without_batch(indexes[1:]), *without_batch(indexes)))
         for number, rest in enumerate(rests):
             yield number, joined(f"sum({path}.inputs[0])", rest)
@@ -107,8 +107,8 @@ def _given_or_gives(
 
 
 def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of a module that may be at a place, where another one's is `base`: in the
-    same layer first.
+    """Yield the possible texts of the module at a place, given another module's text `base`; the
+    same layer comes first.
     """
     if part.layer is None:
         yield f"{base.partition('.')[0]}.{part.name}" if part.name else base
@@ -123,7 +123,7 @@ def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
 
 
 def take_another_index(program: Program, clues: Clues) -> Iterator[Change]:
-    """Count layers, steps, tokens, or places on one of several axes, one higher or lower."""
+    """Shift an index of layers, steps, tokens, or one of several axes, by one."""
     for node in program.expressions(cst.Subscript):
         of_layers = re.search(r"(layers|\.h|blocks)$", program.code(node.value))
         several = len(node.slice) > 1
@@ -147,7 +147,7 @@ leave_term = replace_patterns(
 
 
 def shifted(text: str, by: int) -> str:
-    """Return the text of a number that is larger by this."""
+    """Return the text of an integer expression, increased by a number."""
     if re.fullmatch(r"-?\d+", text):
         return str(int(text) + by)
     found = re.fullmatch(r"(.+?) ([+-]) (\d+)", text)
@@ -158,7 +158,7 @@ def shifted(text: str, by: int) -> str:
 
 
 def take_both_of_a_pair(program: Program, clues: Clues) -> Iterator[Change]:
-    """Where a pair was unpacked, use the sum of both for the one that is used."""
+    """Use the sum of an unpacked pair in the place of one of its tensors."""
     for node, holes in program.matches("A, B = X.output", "A, B = X.inputs"):
         names = [program.code(holes[one]) for one in "AB"]
         whole = f"({' + '.join(name.replace('_', 'rest') for name in names)})"

@@ -1,4 +1,4 @@
-"""Requests: how a trace begins, how many tokens it generates, and how."""
+"""Rewrites of requests: a trace's options, the number of its steps, and its prompts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from libcst import matchers as m
 from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.program import Program, Statement
 
-#: What is reduced over the prompts of a batch as it is saved: `h = hidden.mean(dim=0).save()`.
+#: A saved value that is reduced over a batch's prompts: `h = hidden.mean(dim=0).save()`.
 _OVER_PROMPTS = re.compile(
     r"^(\s*(\w+) = .*?)(\.(?:mean|sum)\((?:dim=)?0\))\.save\(\)$", flags=re.MULTILINE
 )
 
-#: Options by which transformers, and vLLM, draw tokens.
+#: The sampling options of transformers and vLLM.
 _DRAWING = frozenset({"do_sample", "temperature", "top_p", "top_k", "seed"})
 
 
 def opening_calls(program: Program, root: cst.CSTNode) -> list[cst.Call]:
-    """Return the calls that begin a trace in a function, or in another part of the file."""
+    """Return the calls that begin a trace in a function or in another node."""
     begins = m.Call(func=m.Attribute(attr=m.Name("trace") | m.Name("generate")))
     return [
         one for one in program.walk(root) if isinstance(one, cst.Call) and m.matches(one, begins)
@@ -31,7 +31,7 @@ def opening_calls(program: Program, root: cst.CSTNode) -> list[cst.Call]:
 
 
 def _options(program: Program, functions: Iterable[cst.FunctionDef], *names: str) -> list[str]:
-    """Return the texts of options, by their names, in the calls that begin traces."""
+    """Return the values of the named options in the calls that begin traces, as text."""
     return [
         program.code(arg.value)
         for function in functions
@@ -42,13 +42,13 @@ def _options(program: Program, functions: Iterable[cst.FunctionDef], *names: str
 
 
 def steps_of_hf(program: Program) -> str:
-    """Return the text of how many tokens `hf` generates, "1" where it only traces."""
+    """Return the number of tokens that `hf` generates as text, "1" if it generates none."""
     hf = [program.functions[name] for name in ("hf",) if name in program.functions]
     return next(iter(_options(program, hf, "max_new_tokens")), "1")
 
 
 def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
-    """Generate greedily, and as many tokens as on transformers."""
+    """Generate greedily, and the same number of tokens as on transformers."""
     words = "without `temperature=0.0` vLLM draws, and 16 tokens where no number is given"
     steps = steps_of_hf(program)
     calls = [call for function in program.edited for call in opening_calls(program, function)]
@@ -64,8 +64,8 @@ def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def request(program: Program, call: cst.Call, steps: str) -> str:
-    """Return the text of a call that asks vLLM for so many tokens, greedily. Options that are
-    handed on, `**options`, say how many.
+    """Return the text of a call for greedy generation of `steps` tokens on vLLM. `**options`, if
+    passed on, set the number instead.
     """
     func = re.sub(r"\.generate$", ".trace", program.code(call.func))
     kept, greedy = [], ["temperature=0.0", f"max_tokens={steps}"]
@@ -85,7 +85,7 @@ def _text(program: Program, arg: cst.Arg) -> str:
 
 
 def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:
-    """Put a statement that stands before a loop over the steps into it."""
+    """Move a statement from before a loop over the steps into the loop."""
     for loop in program.statements:
         if not re.match(r"for .*\.(iter|all)\b", loop.text):
             continue
@@ -98,7 +98,7 @@ def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def drop_condition(program: Program, clues: Clues) -> Iterator[Change]:
-    """Do in every case what is done under a condition."""
+    """Replace an `if` statement by its body."""
     for node in program.expressions(cst.If):
         outer, inner = (program.statement_of(one) for one in (node, node.body.body[0]))
         if node.orelse is None and outer and inner and inner.indent:
@@ -108,7 +108,7 @@ def drop_condition(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def bound_steps(program: Program, clues: Clues) -> Iterator[Change]:
-    """Loop over as many steps as are generated: code after an endless loop does not run."""
+    """Bound a loop to the generated steps: code after an unbounded loop does not run."""
     words = "loop over the steps that there are"
     said = _options(program, program.edited, "max_tokens", "max_new_tokens", "steps")
     for node in program.expressions(cst.For):
@@ -121,8 +121,8 @@ def bound_steps(program: Program, clues: Clues) -> Iterator[Change]:
 def trace_each_prompt(
     program: Program, clues: Clues, *, together: bool = False
 ) -> Iterator[Change]:
-    """Trace the prompts of a batch one after the other, and join what each gives: each batch by
-    itself, or all of them `together`.
+    """Trace the prompts of a batch one after the other, and join their values: change one batch, or
+    all of them `together`.
     """
     words = "on vLLM a trace, or an invoke, takes one prompt"
     added = program.importing("torch")
@@ -138,8 +138,8 @@ def trace_each_prompt(
 
 
 def _batches(program: Program, *, sure: bool) -> Iterator[tuple[Statement, list[Any]]]:
-    """Yield the traces that are given several prompts, by themselves or by their invokes, with the
-    blocks that are: for `sure`, or as far as can be told.
+    """Yield the traces with several prompts, and the blocks that take them: the trace itself or its
+    invokes. With `sure`, leave out those that may have only one prompt.
     """
     for statement in program.statements:
         node: Any = statement.node
@@ -158,7 +158,7 @@ def _batches(program: Program, *, sure: bool) -> Iterator[tuple[Statement, list[
 
 
 def _prompts(block: cst.With) -> list[cst.BaseExpression]:
-    """What a trace or an invoke is given, without its options."""
+    """Return the positional arguments of a trace or an invoke."""
     call = block.items[0].item
     args = call.args if isinstance(call, cst.Call) else ()
     return [arg.value for arg in args if arg.keyword is None and not arg.star]
@@ -169,7 +169,7 @@ def _saved(text: str) -> list[str]:
 
 
 def _each_prompt(program: Program, statement: Statement, blocks: list[Any], join: str) -> str:
-    """Return the text of a trace, or of its invokes, as loops over the prompts."""
+    """Return the text of a trace or its invokes, rewritten as loops over the prompts."""
     opening = cst.ensure_type(statement.node, cst.With).items[0].item
     call = cst.ensure_type(opening, cst.Call)
     options = [_text(program, arg) for arg in call.args if arg.keyword]
@@ -201,7 +201,7 @@ def _each_prompt(program: Program, statement: Statement, blocks: list[Any], join
 
 
 def _is_list(program: Program, block: cst.With) -> bool | None:
-    """Whether a block is given a list of prompts: None where the file does not say."""
+    """Return whether a block takes a list of prompts, None if the file does not show it."""
     value: cst.CSTNode = _prompts(block)[0]
     if isinstance(value, cst.Name):
         of_name = m.Assign(targets=[m.AssignTarget(target=m.Name(value.value))])

@@ -1,4 +1,4 @@
-"""Saves: what leaves a block is saved, a copy where it would be overwritten, made in the block."""
+"""Rewrites of saves: save what leaves a block, copy it, and create containers in the block."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from conformance.check.search.program import Program, Splice, Statement
 _COPY = "a value that is kept is a copy: the engine overwrites its buffers"
 _INSIDE = "what a block fills is made in it and saved"
 
-#: What makes an empty container.
+#: Expressions for empty containers.
 _EMPTY = r"\[\]|\{\}|dict\(\)|list\(\)|defaultdict\(\w+\)"
 
 
 def copy_kept(program: Program, clues: Clues) -> Iterator[Change]:
-    """Put `.clone()` where a value is saved, appended or assigned to an entry."""
+    """Add `.clone()` to values that are saved, appended or assigned."""
     changes = [
         program.swap(node, f"{enclosed(node, program.code(node))}.clone()")
         for node in _kept(program)
@@ -31,9 +31,7 @@ def copy_kept(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def _kept(program: Program) -> Iterator[cst.CSTNode]:
-    """Yield what is kept as it is: what is saved, appended, an entry of a dict that is appended,
-    or assigned.
-    """
+    """Yield the values that are kept without a copy: saved, appended (also in a dict), assigned."""
     for _, holes in program.matches("X.save()"):
         text = program.code(holes["X"])
         if re.search(r"\.(?:output|logits)\b", text) and ".clone()" not in text:
@@ -53,7 +51,7 @@ def _kept(program: Program) -> Iterator[cst.CSTNode]:
 
 
 def save_used(program: Program, clues: Clues) -> Iterator[Change]:
-    """Save what a block assigns and the function uses behind it."""
+    """Save values that a block assigns, and move `.save()` to the end of its expression."""
     for node, holes in program.matches("A = V"):
         block, text = program.around(node, cst.With), program.code(holes["V"])
         if isinstance(holes["A"], cst.Name) and block and ".save(" not in text:
@@ -67,7 +65,7 @@ def save_used(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def fill_inside(program: Program, clues: Clues) -> Iterator[Change]:
-    """Make a list or a dict in the block that fills it, and save it there."""
+    """Create a list or dict in the block that fills it, and save it there."""
     for statement in program.statements:
         found = re.fullmatch(rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+)", statement.text)
         if not found:
@@ -83,15 +81,15 @@ def fill_inside(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def _blocks_that_fill(program: Program, name: str) -> list[Statement]:
-    """The outermost blocks of traces in which a name is filled, or has a method called."""
+    """Return the traces in which the name's object is filled or one of its methods is called."""
     fills = re.compile(rf"{name}(\.\w+\(|\[)")
     filling = (one for one in program.statements if fills.match(one.text))
     return list(dict.fromkeys(block for one in filling if (block := program.trace_of(one))))
 
 
 def _carried_over(program: Program) -> Iterator[Change]:
-    """Fill a container that is made and saved in the block, and hand it over behind the block to
-    the one that was made before.
+    """Fill a new container that the block saves, and copy its entries to the original one after the
+    block.
     """
     for statement in program.statements:
         found = re.match(r"(\w+)(?=(\.append\(|\[.+?\] = ))", statement.text, flags=re.DOTALL)
@@ -108,8 +106,8 @@ def _carried_over(program: Program) -> Iterator[Change]:
 
 
 def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
-    """Fill a dict with a key for each prompt: the invokes of a trace run side by side, and what
-    they append to one list does not come back.
+    """Fill a dict with a key for each prompt. A trace's invokes run concurrently, and what they
+    append to one list is lost.
     """
     for statement in program.statements:
         found = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
@@ -131,7 +129,7 @@ def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def make_inside(program: Program, clues: Clues) -> Iterator[Change]:
-    """Make an object in the block whose methods fill it there, and save what they fill."""
+    """Create an object in the block in which its methods fill it, and save its attributes."""
     for statement in program.statements:
         found = re.fullmatch(r"(\w+) = [\w.]+\(.*\)", statement.text, flags=re.DOTALL)
         if not found or program.trace_of(statement):

@@ -1,4 +1,4 @@
-"""Writes: on vLLM many layers return two tensors, and a write must reach the sum of both."""
+"""Rewrites of writes: many of vLLM's layers return two tensors, whose sum a write must change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ONE = "write into one of the two tensors"
 _COPY = "what is changed in a copy is put back"
 _CAST = "what is written has the dtype of the stream"
 
-#: An assignment of any kind: what is written to, how, and what.
+#: An assignment of any kind: target, sign and value.
 _ASSIGNMENT = re.compile(r"(.+?) ?((?<![=!<>])[-+*/]?=)(?!=) ?(.+)", re.DOTALL)
 
 
 def ways_to_write(
     core: str, indexes: Sequence[str], sign: str, value: str
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield the statements by which a value may be written to a module's output, as `=`, `*=` or
-    `+=`: each with its cost and the reason, the likelier first.
+    """Yield statements that write a value to a module's output with a `sign` such as `=`, `*=` or
+    `+=`: each with its cost and the reason.
     """
     scales = sign in {"=", "*=", "/="}
     if sign == "=" and not indexes:
@@ -46,7 +46,7 @@ def ways_to_write(
 
 
 def stores(program: Program) -> Iterator[tuple[Access, Statement, str, str]]:
-    """Yield the writes to modules: what is written to, the statement, the sign, the value."""
+    """Yield the writes to modules: target, statement, sign and value."""
     for access in program.accesses:
         statement = program.statement_of(access.node) if access.stored else None
         found = _ASSIGNMENT.fullmatch(statement.text) if statement else None
@@ -55,12 +55,12 @@ def stores(program: Program) -> Iterator[tuple[Access, Statement, str, str]]:
 
 
 def _value(statement: Statement) -> cst.BaseExpression:
-    """The expression that an assignment assigns."""
+    """Return the value of an assignment."""
     return statement.node.body[0].value  # type: ignore[attr-defined,no-any-return]
 
 
 def write_both_tensors(program: Program, clues: Clues) -> Iterator[Change]:
-    """Write a new value into one tensor of a layer and zero into the other; scale both."""
+    """Write a new value into one tensor of a layer and zero into the other, or scale both."""
     for access, statement, sign, text in stores(program):
         core = re.sub(r"\.(?:input|inputs)$", ".output", access.core)
         node = _value(statement)
@@ -70,7 +70,7 @@ def write_both_tensors(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def leave_out_write(program: Program, clues: Clues) -> Iterator[Change]:
-    """Leave out a statement that writes: the change may be made twice."""
+    """Remove a write, in case the same change is made twice."""
     written = [re.sub(r"output\[[01]\]|\s", "", store[1].text) for store in stores(program)]
     for text, (_, statement, _, _) in zip(written, stores(program), strict=True):
         cost = 1 if written.count(text) > 1 else 6
@@ -78,7 +78,7 @@ def leave_out_write(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def put_back(program: Program, clues: Clues) -> Iterator[Change]:
-    """Write into the module what was changed in a copy of its value."""
+    """Write a modified copy of a module's value back to the module, or modify no copy."""
     for node, holes in program.matches("A = V"):
         name, value = program.code(holes["A"]), program.code(holes["V"])
         if not (name.isidentifier() and ".output" in value):
@@ -100,14 +100,14 @@ def put_back(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def _changes_of(program: Program, name: str, end: int) -> list[Statement]:
-    """The last two statements that change what a name holds, after its assignment."""
+    """Return the last two statements that modify a name's value after its assignment."""
     changes = re.compile(rf"{name}(\[.*\])?(\.\w+_\(.*\))?\s*(=|[-+*/]=|$)")
     found = [one for one in program.statements if one.start > end and changes.match(one.text)]
     return [one for one in found if isinstance(one.node, cst.SimpleStatementLine)][::-1][:2]
 
 
 def _in_place(program: Program, name: str, core: str, last: Statement) -> Iterator[Change]:
-    """Change the module's own tensors where the copy is changed."""
+    """Modify the module's own tensors in the place of the copy."""
     text = re.sub(rf"^{name} = {name} ([-+*/]) ", rf"{name} \1= ", last.text)
     found = re.fullmatch(rf"{name}(?:\[(.*?)\])? ([-+*/]?=) (.*)", text, flags=re.DOTALL)
     if found:
@@ -121,7 +121,7 @@ def _in_place(program: Program, name: str, core: str, last: Statement) -> Iterat
 
 
 def write_to_sum(program: Program, clues: Clues) -> Iterator[Change]:
-    """`(output[0] + output[1])[rows] += value` changes a new tensor: write into one of the two."""
+    """Write into a module's tensors in the place of their sum, which is a new tensor."""
     of_sum = re.compile(r"\(([\w.\[\]]+\.output)\[0\] \+ \1\[1\]\)(?:\[(.*?)\])?")
     for statement in program.statements:
         assigned = _ASSIGNMENT.fullmatch(statement.text)
@@ -133,7 +133,7 @@ def write_to_sum(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def cast_written(program: Program, clues: Clues) -> Iterator[Change]:
-    """Cast what is written to the dtype of the stream: all of it, or a tensor of the file in it."""
+    """Cast a written value to the stream's dtype, or only one of the file's tensors in it."""
     tensors = set(re.findall(r"^(\w+) = .*torch", program.text, flags=re.MULTILINE))
     for access, statement, _, _ in stores(program):
         node = _value(statement)
