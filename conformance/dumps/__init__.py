@@ -1,1 +1,1 @@
-"""Activations that another tool recorded: `conformance check --dump`."""
+"""Check activations that another tool recorded: `conformance check --dump`."""

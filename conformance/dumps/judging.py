@@ -1,4 +1,4 @@
-"""The values of a dump against transformers, and what those hold that are off."""
+"""Compare a dump's values with transformers, and identify what the wrong ones hold."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from conformance.planning.named import DUMP
 from conformance.records import Precision, Site, Status
 from conformance.store import RunFolder
 
-#: Relative distance up to which a value that was rounded to bf16 on the way is known again.
+#: The largest relative distance at which a value computed in bf16 is identified.
 _ROUNDED = 0.1
 
 _MOST = 6
 
 
 def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
-    """Every value of the file against transformers: in float32 first, and where it is further
-    off, in bf16.
+    """Return the answer for a dump: compare its values with transformers in float32, and if they
+    differ, in bf16.
     """
     model, [file] = asked.model.id, asked.files
     results: dict[Precision, compare.Compared] = {}
@@ -66,7 +66,7 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
     mine, at = {}, {}
     for name, place in dump.places.items():
         value, called = dump.values[name], site_name(place)
-        # Logits of all tokens are compared where the adapter reads them: at the last one.
+        # The adapter reads the last token's logits, so only these are compared.
         last = value.reshape(-1, value.shape[-1])[-1] if place == "logits" else value
         mine[str(Site(called))], at[called] = last, order_of(place)
     reference = {
@@ -81,7 +81,7 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
 def _found(
     dump: Dump, seen: Mapping[str, Tensor], rounded: compare.Compared, layer_list: str
 ) -> tuple[Finding, ...]:
-    """What the values hold that are off. A dump in bf16 is recognised as far as bf16 goes."""
+    """Return what the wrong values hold, identified to the precision of bf16."""
     known = catalogue(seen, layer_list)
     names = {site_name(place): name for name, place in dump.places.items()}
     found = []

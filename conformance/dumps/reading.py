@@ -1,8 +1,8 @@
-"""Activations that another tool recorded, against the same truth and the same noise.
+"""Read activations that another tool recorded, for a comparison like that of any trace.
 
-A safetensors file with the prompt's ids (int, `prompt_ids`) and activations under names that
-`PLACES` knows or `--map NAME=PLACE` gives. The ids and places are written as a user's file,
-which transformers then runs like any other.
+A dump is a safetensors file with the prompt's ids (int, `prompt_ids`) and activations. Their names
+are in `PLACES`, or `--map NAME=PLACE` gives their places. The ids and places are then written as a
+user's file for transformers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from conformance.inputs import user_file
 
 IDS = "prompt_ids"
 
-#: Names that other tools give, as patterns, and the place of each; N is the layer. transformers
-#: counts the embeddings as the first of its states, and its last has gone through the final norm.
+#: Patterns of other tools' names, and their places; N is the layer. transformers' first hidden
+#: state is the embeddings, and its last one is the output of the final norm.
 PLACES: Mapping[str, str] = {
     r"stream\.(\d+)|layers\.(\d+)|model\.layers\.(\d+)(?:\.output)?": "stream.N",
     r"blocks\.(\d+)\.hook_resid_post|resid_post\.(\d+)|transformer\.h\.(\d+)": "stream.N",
@@ -36,7 +36,7 @@ PLACES: Mapping[str, str] = {
 }
 _PLACE = re.compile(r"(stream|mlp|attention)\.\d+|state\.[1-9]\d*|embedding|norm|logits")
 
-#: How the adapter reads a place, in the order in which a layer, or a forward, computes them.
+#: The adapter's expression for each place, in the order in which a forward computes them.
 _READS = {
     "embedding": "lm.embedding.output",
     "attention": "lm.layers[{layer}].attention.output",
@@ -49,7 +49,7 @@ _READS = {
 
 @dataclass(frozen=True)
 class Dump:
-    """`values` by the names of the file; `places` says what each of them is."""
+    """A dump: its prompt's `ids`, and the `values` and their `places` by the file's names."""
 
     path: Path
     ids: tuple[int, ...]
@@ -58,7 +58,7 @@ class Dump:
 
 
 def read(path: Path, maps: Sequence[str]) -> Dump:
-    """Raises ConformanceError for a file without ids, and for a name that nothing explains."""
+    """Return the dump in a file. Raises ConformanceError for missing ids or unknown names."""
 
     def refuse(words: str, remedy: str = "") -> ConformanceError:
         return ConformanceError(words, path=path, remedy=remedy)
@@ -91,7 +91,7 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
 
 
 def place_of(name: str) -> str:
-    """The place of a name that is in the table, "" for any other."""
+    """Return the place of a name in `PLACES`, "" for other names."""
     for pattern, place in PLACES.items():
         if match := re.fullmatch(pattern, name):
             return place.replace("N", next(filter(None, match.groups()), ""))
@@ -99,20 +99,20 @@ def place_of(name: str) -> str:
 
 
 def settled(dump: Dump, layers: int) -> Dump:
-    """The dump of a model with so many layers, which decides what its last state is."""
+    """Return a dump with its hidden states resolved, for a model with this number of layers."""
     last = f"state.{layers}"
     places = {name: _meant(one)[-1 if one == last else 0] for name, one in dump.places.items()}
     return replace(dump, places=places)
 
 
 def _meant(place: str) -> tuple[str, ...]:
-    """What a place is: one of transformers' states is a stream, the last one is the norm's."""
+    """Return the possible places: a hidden state is a stream, or if it is the last, the norm."""
     kind, _, number = place.partition(".")
     return (f"stream.{int(number) - 1}", "norm") if kind == "state" else (place,)
 
 
 def as_file(dump: Dump, folder: Path) -> user_file.UserFile:
-    """A function that reads the same places of the same prompt."""
+    """Write and return a user's file that reads the same places for the same prompt."""
     places = {meant for place in dump.places.values() for meant in _meant(place)}
     reads = "".join(
         f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()\n"
@@ -130,12 +130,12 @@ def as_file(dump: Dump, folder: Path) -> user_file.UserFile:
 
 
 def order_of(place: str) -> tuple[int, int]:
-    """In the order in which a forward computes them: a trace reads no place twice or back."""
+    """Return a sort key by order of computation: a trace has to read values in this order."""
     kind, _, layer = place.partition(".")
     outside = -1 if kind == "embedding" else sys.maxsize
     return int(layer or outside), list(_READS).index(kind)
 
 
 def site_name(place: str) -> str:
-    """A place as the written file calls it."""
+    """Return the name of a place in the written file."""
     return place.replace(".", "_")
