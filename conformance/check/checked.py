@@ -92,9 +92,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer with its evidence: the judge's results, one for each precision that was judged.
-    `key` is the file's name in the check.
-    """
+    """An answer with the judge's results by precision. `key` is the file's name in the check."""
 
     checked: Checked
     key: str
@@ -103,9 +101,7 @@ class Answered:
 
 
 def decision_of(one: Answered) -> Decision:
-    """Return the verdict of an answer, and the evidence that decides it. If bf16 could not be
-    judged, float32 decides.
-    """
+    """Return the verdict of an answer and its evidence. Without bf16 results, float32 decides."""
     answer, findings = one.checked.answer, one.checked.findings
     coarse = Precision.BF16
     judged = [each for each in one.evidence if each.precision is not coarse or not each.harness]

@@ -77,9 +77,7 @@ def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
 def more(
     keys: list[tuple[str, Checked]], run: RunInfo, reports: Path | None, console: Console
 ) -> None:
-    """Print how long the command has run, the page's path, and the command for a script that
-    reproduces the first difference.
-    """
+    """Print the command's duration, the page's path, and how to reproduce the first difference."""
     checked = [one for _, one in keys]
     seconds = time.time() - psutil.Process().create_time()
     lines = [f"took {seconds:.0f} s", f"page: {checked[0].page}"]

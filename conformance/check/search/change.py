@@ -56,9 +56,7 @@ Rewrite = Callable[[Program, Clues], Iterator[Change]]
 
 
 def replace_patterns(name: str, words: str, *table: tuple[int, str, str]) -> Rewrite:
-    """Return a rewrite that replaces each match of a pattern. A row of `table` has the cost, the
-    pattern and the new text.
-    """
+    """Return a rewrite that replaces patterns. Rows of `table` are cost, pattern and new text."""
 
     def rewrite(program: Program, _: Clues) -> Iterator[Change]:
         for cost, pattern, text in table:

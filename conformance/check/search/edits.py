@@ -81,9 +81,7 @@ def without_hunks(before: str, after: str) -> list[str]:
 def suggested(
     file: UserFile, checked: Checked, found: Found | None, others: Sequence[Checked]
 ) -> Checked:
-    """Return an answer with the edit that a search found for it. `others` are the same file's
-    answers on other engines.
-    """
+    """Return an answer with the edit found for it, given the file's answers on other engines."""
     if checked.answer not in SEARCHED:
         return checked
     own = checked.findings

@@ -36,9 +36,7 @@ _SECONDS = 60.0
 
 
 def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
-    """Do a clean run on both sides; return a sentence on what the engine computes differently, ""
-    if it computes the same model.
-    """
+    """Do a clean run on both sides; return in words where the engine differs, "" if nowhere."""
     case = replace(place, prompts=PAIR).case(CLEAN, "clean", "trace", place.tries / "clean.py")
     folder = gathered_in(backend, Precision.FLOAT32)
     further = Further((case,), _SECONDS)

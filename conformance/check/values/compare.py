@@ -74,9 +74,7 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
 
 @dataclass(frozen=True)
 class Truth:
-    """Transformers' runs by member, and the judge's reference from them in one precision, or the
-    reason why there is none.
-    """
+    """Transformers' runs by member, and the judge's reference from them or why there is none."""
 
     members: Mapping[str, Mapping[str, Tensor]]
     read: Reference | str

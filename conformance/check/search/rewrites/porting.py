@@ -49,9 +49,7 @@ _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
 
 def port_versions(program: Program, clues: Clues) -> list[str]:
-    """Return the file with each possible `vllm`, the likeliest first. `program` is the file with
-    `hf` as its side.
-    """
+    """Return the file with each possible `vllm`, the likeliest first; `hf` is `program`'s side."""
     whole = filter(is_python, (port.file() for port in _ports(program, clues)))
     split = (text for one in whole for text in _split(one, clues))
     return list(dict.fromkeys(filter(is_python, split)))

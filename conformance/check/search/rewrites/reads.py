@@ -26,9 +26,7 @@ _PARTS = re.compile(r"\.(self_attn|attn|mlp|input_layernorm|post_attention_layer
 
 
 def take_another_tensor(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take the sum of a module's two tensors, one of them, or its only one, with or without an
-    index for transformers' batch axis.
-    """
+    """Take the sum of a module's two tensors, or one of them; drop or keep a batch index."""
     for access in program.accesses:
         if not access.stored:
             for cost, form in forms(access.core, access.indexes, clues):
@@ -107,9 +105,7 @@ def _given_or_gives(
 
 
 def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
-    """Yield the possible texts of the module at a place, given another module's text `base`; the
-    same layer comes first.
-    """
+    """Yield texts for the module at a place, given another module's `base`; same layer first."""
     if part.layer is None:
         yield f"{base.partition('.')[0]}.{part.name}" if part.name else base
         return

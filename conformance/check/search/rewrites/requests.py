@@ -121,8 +121,8 @@ def bound_steps(program: Program, clues: Clues) -> Iterator[Change]:
 def trace_each_prompt(
     program: Program, clues: Clues, *, together: bool = False
 ) -> Iterator[Change]:
-    """Trace the prompts of a batch one after the other, and join their values: change one batch, or
-    all of them `together`.
+    """Trace each prompt of a batch separately and join the values, for one batch or all of them
+    `together`.
     """
     words = "on vLLM a trace, or an invoke, takes one prompt"
     added = program.importing("torch")

@@ -88,9 +88,7 @@ def _blocks_that_fill(program: Program, name: str) -> list[Statement]:
 
 
 def _carried_over(program: Program) -> Iterator[Change]:
-    """Fill a new container that the block saves, and copy its entries to the original one after the
-    block.
-    """
+    """Fill a new container that the block saves, and copy it to the original after the block."""
     for statement in program.statements:
         found = re.match(r"(\w+)(?=(\.append\(|\[.+?\] = ))", statement.text, flags=re.DOTALL)
         outer = program.trace_of(statement)
