@@ -40,6 +40,9 @@ HEAD, TAIL = 8_000, 56_000
 #: How many of the other precision's observations are kept, at least and at most.
 _FEW, _MANY = 3, 60
 
+#: Packing a cell takes a few times less than judging it: for few cells no process is started.
+_LIGHTER = 5
+
 #: The order in which readers want them: new, then drifting, then known.
 CONCERN: Mapping[Finding, int] = {
     **dict.fromkeys(Finding, 0),
@@ -78,7 +81,7 @@ def parts_of(
         (results.run.id, results.environment.thresholds, groups, cells, origin)
         for groups, cells in _by_model(results)
     ]
-    if count := worth(len(results.cells)):
+    if count := worth(len(results.cells) // _LIGHTER):
         parts_by_model = [*side_by_side(_parts_of_model, calls, processes=count)]
     else:
         parts_by_model = [_parts_of_model(*call) for call in calls]

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from conformance.builtin.user_trace import case_of
-from conformance.check import gather, kept
+from conformance.check import answer, gather, kept
+from conformance.check.checked import Answer
 from conformance.check.gather import Asked
 from conformance.inputs import user_file
 from conformance.planning import named
@@ -79,25 +80,27 @@ def check(path: Path, *options: str) -> tuple[int, list[dict]]:
 
 
 @pytest.mark.engine
-def test_the_verified_edit_is_written_and_makes_the_file_agree(tmp_path):
+def test_a_verified_edit_makes_the_file_agree_and_a_bad_one_costs_itself_alone(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MISTAKE)
-    code, [answer] = check(path, "--fix", "--search", "300")
-    assert (code, answer["answer"], answer["verified"]) == (1, "differs", True)
-    assert path.read_text() == answer["fixed"] != MISTAKE
+    code, [found] = check(path, "--fix", "--search", "300")
+    assert (code, found["answer"], found["verified"]) == (1, "differs", True)
+    assert path.read_text() == found["fixed"] != MISTAKE
     assert (tmp_path / "mine.py.orig").read_text() == MISTAKE
-    assert answer["diff"].count("\n+ ") >= 2
-    code, [answer] = check(path, "--search", "0")
-    assert (code, answer["answer"]) == (0, "same")
+    assert found["diff"].count("\n+ ") >= 2
+    harm_the_engine(tmp_path, path)
 
 
-@pytest.mark.engine
-def test_a_candidate_that_harms_its_engine_costs_itself_alone(tmp_path):
-    path = tmp_path / "mine.py"
+def harm_the_engine(tmp_path, fixed):
+    """Of the fixed file another session must say that it agrees. Then candidates harm its engine:
+    each costs itself alone.
+    """
+    path = tmp_path / "good.py"
     path.write_text(GOOD.replace("BODY", "pass"))
     model = named.resolve("llama", ROOT / "models.yaml")
     columns = named.columns(["vllm-pp1"])
-    asked = Asked((user_file.read(path),), model, columns, (), "llama", memory=2)
+    files = user_file.read_all([path, fixed])
+    asked = Asked(files, model, columns, (), "llama", memory=2)
     run = kept.begin(asked, tmp_path / "checks")
     folder = gathered_in("vllm-pp1", Precision.FLOAT32)
     job = f"{model.id}:{folder}"
@@ -106,14 +109,16 @@ def test_a_candidate_that_harms_its_engine_costs_itself_alone(tmp_path):
     def steps():
         for name, (body, _) in DAMAGE.items():
             cases = [version(tmp_path, name, body), version(tmp_path, f"{name}-after", "pass")]
-            yield {job: Further(tuple(cases), 20.0)}
+            yield {job: Further(tuple(cases), 8.0)}
             for case in cases:
                 seen = run.observations(model.id, folder, case.key)
                 ended[case.key] = run.outcome(model.id, folder, case.key), seen
 
     before = {process.pid for process in psutil.process_iter()}
     gather.gather(asked, run, Limits(cell=60, load=600), lambda _: None, steps())
-    first = values(run.observations(model.id, folder, "check.mine"))
+    answers = {one.key: one.checked.answer for one in answer.answers(asked, run)}
+    assert answers == {"good": Answer.SAME, "mine": Answer.SAME}
+    first = values(run.observations(model.id, folder, "check.good"))
     for name, (_, statuses) in DAMAGE.items():
         assert ended[f"check.{name}"][0].status in statuses, name
         outcome, seen = ended[f"check.{name}-after"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conformance.records import Results
+from conformance.report import html
 from tests.report import synthetic
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def _chromium() -> str | None:
 @pytest.fixture(scope="session")
 def results() -> Results:
     return synthetic.results()
+
+
+@pytest.fixture(scope="session")
+def rendered(results: Results) -> str:
+    """The page of these results."""
+    return html.render(results)
 
 
 @pytest.fixture(scope="session")

