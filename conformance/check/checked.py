@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from conformance.errors import ExitCode
-from conformance.judge.decide import Decision, decide
+from conformance.judge.decide import VerdictDecision, decide
 from conformance.records import Answer as Evidence
 from conformance.records import Precision, Verdict, record
 
@@ -100,7 +100,7 @@ class Answered:
     prompt_ids: tuple[tuple[int, ...], ...] = ()
 
 
-def decision_of(one: Answered) -> Decision:
+def decision_of(one: Answered) -> VerdictDecision:
     """Return the verdict of an answer and its evidence. Without bf16 results, float32 decides."""
     answer, findings = one.checked.answer, one.checked.findings
     coarse = Precision.BF16

@@ -33,7 +33,7 @@ from conformance.judge.measures import (
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
-from conformance.judge.reference import HONEST_RUNS_DIFFER, Reference, read_reference
+from conformance.judge.reference import HONEST_RUNS_DIFFER, ReferenceRuns, read_reference
 from conformance.records import (
     CHOSEN,
     GREEDY,
@@ -50,7 +50,7 @@ from conformance.records import (
 __all__ = [
     "Judgement",
     "Mismatch",
-    "Reference",
+    "ReferenceRuns",
     "compare_exact",
     "judge_cell",
     "read_reference",
@@ -64,7 +64,7 @@ _FEWEST_ROWS = 4
 
 def judge_cell(
     candidate: Mapping[str, Tensor],
-    reference: Reference | Mapping[str, Mapping[str, Tensor]],
+    reference: ReferenceRuns | Mapping[str, Mapping[str, Tensor]],
     *,
     twin: bool,
     equal: Sequence[tuple[str, str]],
@@ -94,7 +94,7 @@ def judge_cell(
     no write can reach must not change by one bit in float32.
     """
     prepared = (
-        reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
+        reference if isinstance(reference, ReferenceRuns) else read_reference(reference, twin=twin)
     )
     if isinstance(prepared, str):
         return verdict.unknown(f"the reference cannot be used: {prepared}")
@@ -133,7 +133,7 @@ def judge_cell(
     return conclude.conclude(evidence, limits, explain=explain)
 
 
-def _routers_tie(reference: Reference) -> bool:
+def _routers_tie(reference: ReferenceRuns) -> bool:
     """Return whether router ties matter: in a mixture in bf16.
 
     There the clean and the edited run may differ by an expert where nothing was written, which
@@ -320,7 +320,7 @@ def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
 
 
 def distances(
-    reference: Reference, rows: Mapping[Site, Tensor], limits: Limits
+    reference: ReferenceRuns, rows: Mapping[Site, Tensor], limits: Limits
 ) -> Iterator[tuple[Site, floor.Distance]]:
     """Yield how far a candidate's finite rows (float64 [T, D]) are from the reference, by site."""
     for batch in metrics.batches(rows):
@@ -372,7 +372,7 @@ def _weighed(
     return None
 
 
-def _is_honest(tensor: Tensor, reference: Reference, site: Site) -> bool:
+def _is_honest(tensor: Tensor, reference: ReferenceRuns, site: Site) -> bool:
     """Return whether a tensor is bitwise a baseline run, the reference, or its rounding."""
     truth = reference.truth[site]
     rounded = truth.to(getattr(torch, reference.precision.dtype))
@@ -460,7 +460,7 @@ def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
 
 def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     """Judge chosen ids by the reference's logits in their context; ids drift with their logits."""
-    choices: list[tuple[str, tokens.Choice]] = []
+    choices: list[tuple[str, tokens.TokenChoice]] = []
     for site in evidence.open():
         logits = replace(site, name="logits")
         token = evidence.observed[site]
@@ -511,7 +511,7 @@ def _follows_from_drift(evidence: Evidence, site: Site) -> bool:
     return tokens.is_largest(evidence.observed[site], evidence.observed[logits])
 
 
-def _token_outcome(choice: tokens.Choice) -> tuple[Verdict, str]:
+def _token_outcome(choice: tokens.TokenChoice) -> tuple[Verdict, str]:
     if not choice.flipped:
         return Verdict.EXACT, ""
     message = (
@@ -628,7 +628,7 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
         )
         for site, pair in floors.items()
     }
-    change_at: dict[Site, gain.Change] = {}
+    change_at: dict[Site, gain.ObservedChange] = {}
     for batch in metrics.batches({site: evidence.observed[site] for site in twins}):
         changes = gain.changes([twins[site] for site in batch], limits)
         change_at.update(zip(batch, changes, strict=True))

@@ -14,7 +14,7 @@ from conformance.records import Answer, Precision, Verdict, record
 
 
 @record()
-class Decision:
+class VerdictDecision:
     """The verdict, its reason, the deciding answer, and the other answer if there is one."""
 
     verdict: Verdict
@@ -23,7 +23,7 @@ class Decision:
     beside: Answer | None = None
 
 
-def decide(answers: list[Answer]) -> Decision:
+def decide(answers: list[Answer]) -> VerdictDecision:
     """Return the verdict of a cell that was run in one precision or in both.
 
     1. Float32 decides if it does not pass: a failure, or a harness that cannot tell.
@@ -37,13 +37,13 @@ def decide(answers: list[Answer]) -> Decision:
     meaning, numerics = by_precision.get(Precision.FLOAT32), by_precision.get(Precision.BF16)
     if meaning is None or numerics is None:
         [only] = answers
-        return Decision(only.verdict, only.reason, only)
+        return VerdictDecision(only.verdict, only.reason, only)
     if meaning.verdict.neutral:
-        return Decision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
+        return VerdictDecision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
     tied = meaning.verdict is Verdict.DRIFT
     worse = numerics.verdict.fails or numerics.verdict.neutral
     if not (meaning.verdict.passes or tied) or (tied and not worse):
-        return Decision(meaning.verdict, meaning.reason, meaning, numerics)
+        return VerdictDecision(meaning.verdict, meaning.reason, meaning, numerics)
     shown, reason = numerics.verdict, numerics.reason
     if shown is Verdict.VACUOUS:
         claims = judgement.claims(numerics.observations, numerics.relations)
@@ -53,10 +53,12 @@ def decide(answers: list[Answer]) -> Decision:
             numerics = replace(numerics, harness=shown is Verdict.UNKNOWN)
     if shown is Verdict.VACUOUS:
         words = f"{meaning.reason}; in bf16 {shown}: {reason}"
-        return Decision(meaning.verdict, words, meaning, numerics)
+        return VerdictDecision(meaning.verdict, words, meaning, numerics)
     if shown.passes:
-        return Decision(shown, meaning.reason, meaning, numerics)
-    return Decision(shown, _only_bf16(replace(numerics, reason=reason), meaning), numerics, meaning)
+        return VerdictDecision(shown, meaning.reason, meaning, numerics)
+    return VerdictDecision(
+        shown, _only_bf16(replace(numerics, reason=reason), meaning), numerics, meaning
+    )
 
 
 def _only_bf16(numerics: Answer, meaning: Answer) -> str:

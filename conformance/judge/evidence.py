@@ -10,7 +10,7 @@ from torch import Tensor
 from conformance.judge.diagnosis.predictions import Explanation
 from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.gain import Effect
-from conformance.judge.reference import Reference
+from conformance.judge.reference import ReferenceRuns
 from conformance.records import Judged, Relation, Site, Verdict
 
 #: Verdicts on observations that no number can be read from.
@@ -21,7 +21,7 @@ _MISFITS = (Verdict.STRUCTURE, Verdict.DTYPE)
 class Evidence:
     """All evidence about a cell; the fields are filled from top to bottom."""
 
-    reference: Reference
+    reference: ReferenceRuns
     observed: Mapping[Site, Tensor]
     twin: bool
     relations: list[Relation] = field(default_factory=list)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conformance.generated_tokens import in_precision
-from conformance.judge.diagnosis.predictions import Known
+from conformance.judge.diagnosis.predictions import NoisyRows
 from conformance.judge.integers import Runs
 from conformance.judge.measures import floor, metrics, rounded, structure, tokens
 from conformance.records import TIED, Precision, Site
@@ -35,7 +35,7 @@ _WIDE = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Reference:
+class ReferenceRuns:
     """The reference (`truth`) and its baseline runs (`honest`) in one precision, by site.
 
     `mixture`: the model has routers. `width` is its residual stream's; 0 means the narrowest
@@ -62,7 +62,7 @@ class Reference:
     coarse: Mapping[Site, tuple[Tensor, ...]] = field(default_factory=dict)
     stream: float = 0.0
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
-    _known: dict[Site, Known] = field(default_factory=dict)
+    _known: dict[Site, NoisyRows] = field(default_factory=dict)
 
     def other_kinds(self, observed: Mapping[Site, Tensor]) -> dict[Site, str]:
         """Describe the observations whose nan and infinities differ from the reference's."""
@@ -87,7 +87,7 @@ class Reference:
             self.prepare([site])
         return self._floors[site]
 
-    def borrow(self, other: Reference) -> None:
+    def borrow(self, other: ReferenceRuns) -> None:
         """Reuse another reference's noise floors of bitwise equal sites, such as a shared clean
         run.
         """
@@ -95,7 +95,7 @@ class Reference:
             if site in self.truth and self._clean(site) is None and self._same_values(site, other):
                 self._floors[site] = borrowed
 
-    def _same_values(self, site: Site, other: Reference) -> bool:
+    def _same_values(self, site: Site, other: ReferenceRuns) -> bool:
         own_tensors = (self.truth[site], *self.honest[site])
         other_tensors = (other.truth[site], *other.honest[site])
         return len(own_tensors) == len(other_tensors) and all(
@@ -176,13 +176,13 @@ class Reference:
             return None
         return clean if self.truth[clean].shape == self.truth[site].shape else None
 
-    def known(self) -> Mapping[Site, Known]:
+    def known(self) -> Mapping[Site, NoisyRows]:
         """Return every value of the reference with its noise: what a wrong value may be instead."""
         if not self._known:
             for site, tensor in self.truth.items():
                 if tensor.is_floating_point() and site not in self.unclear:
                     honest = self.floor(site)
-                    self._known[site] = Known(honest.truth, honest.noise)
+                    self._known[site] = NoisyRows(honest.truth, honest.noise)
         return self._known
 
 
@@ -196,7 +196,7 @@ def read_reference(
     numberless: bool = False,
     free: Mapping[str, Tensor] | None = None,
     stream: float = 0.0,
-) -> Reference | str:
+) -> ReferenceRuns | str:
     """Build the reference of one precision, or return why it cannot be used.
 
     It must be finite unless values may be `numberless`: a user's are masked with -inf, or nan in
@@ -228,7 +228,7 @@ def read_reference(
     honest = {site: tuple(values[site] for values in members.values()) for site in truth}
     clear = {site: places for site, places in odd.items() if site not in unclear}
     own = truth if free is None else {Site.parse(site): value for site, value in free.items()}
-    return Reference(
+    return ReferenceRuns(
         truth,
         honest,
         auxiliary,

@@ -15,7 +15,7 @@ from conformance.environments import command_of
 from conformance.generated_tokens import by_member
 from conformance.judge import predicted
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
-from conformance.judge.decide import Decision, decide
+from conformance.judge.decide import VerdictDecision, decide
 from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
 from conformance.judge.measures.across_environments import Environments
@@ -68,7 +68,7 @@ def unjudged(outcome: Outcome, precision: Precision) -> Answer:
     )
 
 
-def cell_result(cell: Cell, decision: Decision, **more: Any) -> CellResult:
+def cell_result(cell: Cell, decision: VerdictDecision, **more: Any) -> CellResult:
     """Build a cell's result from the decision; `more` are the remaining fields."""
     leading = decision.leading
     return CellResult(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from conformance.generated_tokens import by_member, continuation, differing
-from conformance.judge.reference import Reference, read_reference
+from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import SAMPLED, Case, Precision, Site, Status
 from conformance.store import RunFolder
@@ -26,7 +26,7 @@ class Truth:
     """
 
     members: Mapping[str, Mapping[str, Tensor]]
-    reference: Reference
+    reference: ReferenceRuns
     prompt_ids: tuple[tuple[int, ...], ...]
     lacking: str = ""
 
@@ -86,7 +86,7 @@ class Truths:
             )
         return self._known[along.key]
 
-    def lender(self) -> Reference | None:
+    def lender(self) -> ReferenceRuns | None:
         """Return the plain reference if it could be read."""
         plain = self._known.get(REFERENCE.id)
         return plain.reference if isinstance(plain, Truth) else None

@@ -57,21 +57,21 @@ def _holds(_: Any, __: Any, pair: tuple[str, str], *___: Any) -> Relation:
     return Relation(" ≡ ".join(pair), holds=True)
 
 
-def _landed(change: gain.Change, limits: Limits) -> gain.Effect:
+def _landed(change: gain.ObservedChange, limits: Limits) -> gain.Effect:
     measured = effect(change, limits)
     untouched = measured.landing is gain.Landing.UNTOUCHED
     landing = measured.landing if untouched else gain.Landing.LANDED
     return replace(measured, landing=landing, without=(), reached=())
 
 
-def _no_leak(change: gain.Change, limits: Limits) -> gain.Effect:
+def _no_leak(change: gain.ObservedChange, limits: Limits) -> gain.Effect:
     return replace(effect(change, limits), leaking=())
 
 
 effect = gain.effect
 
 
-def _benign(*arguments: Any) -> tokens.Choice:
+def _benign(*arguments: Any) -> tokens.TokenChoice:
     return replace(choice(*arguments), benign=True)
 
 

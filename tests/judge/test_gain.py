@@ -200,7 +200,7 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
 
 def test_the_ensembles_own_scatter_counts_where_it_is_larger() -> None:
     one = np.ones(1)
-    seen = gain.Change(1, 0.0, (), True, 1.0, 0.0, 0.07, 0.0, 0.01, (0,), one, one, one)
+    seen = gain.ObservedChange(1, 0.0, (), True, 1.0, 0.0, 0.07, 0.0, 0.01, (0,), one, one, one)
     found = gain.effect(seen, LIMITS).gain
     assert found is not None and found.sigma == 0.07
 
@@ -210,7 +210,9 @@ def test_a_token_whose_members_agree_by_luck_does_not_make_a_write_partial() -> 
 
     def seen(even: float) -> gain.Effect:
         evenly = np.full(2, even)
-        found = gain.Change(2, 0.0, (), True, 1.0, 0.0, 0.0, 0.0, 0.0, (0, 1), g, zeros, evenly)
+        found = gain.ObservedChange(
+            2, 0.0, (), True, 1.0, 0.0, 0.0, 0.0, 0.0, (0, 1), g, zeros, evenly
+        )
         return gain.effect(found, LIMITS)
 
     assert seen(0.01).landing is Landing.PARTIAL and seen(0.01).without == (0,)

@@ -78,7 +78,7 @@ def test_at_least_is_the_poisson_binomial(chances: list[float]) -> None:
         assert tokens.at_least(count, chances) == pytest.approx(brute, abs=1e-9)
 
 
-def flip(margin: float) -> tokens.Choice:
+def flip(margin: float) -> tokens.TokenChoice:
     truth = logits(1.0, 1.0 + margin, -9.0)
     return tokens.choice(0, truth, members(truth, 0.1), LIMITS)
 

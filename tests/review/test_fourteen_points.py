@@ -25,7 +25,7 @@ from conformance.judge.measures import tokens
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.plain import Plain
-from conformance.judge.reference import Reference, read_reference
+from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.judging_runs.witness import truth_of
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
@@ -99,7 +99,7 @@ def judge(
 ) -> Judgement:
     twin = any(Site.parse(name).run == "edited" for name in known["truth"])
     found = read_reference(known, twin=twin, precision=precision, **more)
-    assert isinstance(found, Reference), found
+    assert isinstance(found, ReferenceRuns), found
     return judge_cell(
         observed,
         found,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import Floor
-from conformance.judge.reference import Reference, read_reference
+from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -143,7 +143,7 @@ def test_the_error_that_is_found_is_what_the_floor_allows(
 ) -> None:
     """Of a row: its limit times its noise, and at most an eighth of an octave more or less."""
     known = read_reference(members(read), twin=False, precision=precision, width=toy.WIDTH)
-    assert isinstance(known, Reference)
+    assert isinstance(known, ReferenceRuns)
     streams = [site for site in known.truth if site.name in ("stream", "logits")]
     relative = torch.cat([known.floor(site).noise / known.floor(site).scale for site in streams])
     allowed = Thresholds().of(precision).k_max * relative
@@ -170,7 +170,7 @@ class Cell:
     """An honest cell, as faults of a dose are put into it."""
 
     observed: Mapping[str, Tensor]
-    known: Reference
+    known: ReferenceRuns
 
     @property
     def truth_values(self) -> Mapping[Site, Tensor]:
@@ -182,7 +182,7 @@ class Cell:
 
 def cell(one: Scenario) -> Cell:
     known = read_reference(members(one), twin=False, precision=FLOAT32, width=toy.WIDTH)
-    assert isinstance(known, Reference)
+    assert isinstance(known, ReferenceRuns)
     return Cell(observe(one, torch.float32, toy.CANDIDATE), known)
 
 

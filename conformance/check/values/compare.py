@@ -24,7 +24,7 @@ from conformance.judge.reference import (
     HONEST_RUNS_DIFFER,
     NO_NUMBER,
     TRUTH,
-    Reference,
+    ReferenceRuns,
     read_reference,
 )
 from conformance.records import Answer as Evidence
@@ -77,7 +77,7 @@ class Truth:
     """Transformers' runs by member, and the judge's reference from them or why there is none."""
 
     members: Mapping[str, Mapping[str, Tensor]]
-    read: Reference | str
+    read: ReferenceRuns | str
     precision: Precision
 
 

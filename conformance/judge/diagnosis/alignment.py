@@ -7,13 +7,15 @@ from dataclasses import replace
 from torch import Tensor
 
 from conformance.judge.diagnosis import extent
-from conformance.judge.diagnosis.predictions import Known
+from conformance.judge.diagnosis.predictions import NoisyRows
 from conformance.judge.measures import metrics
-from conformance.judge.reference import Reference
+from conformance.judge.reference import ReferenceRuns
 from conformance.records import Limits, Site
 
 
-def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -> tuple[str, str]:
+def align(
+    candidate: Tensor, site: Site, reference: ReferenceRuns, limits: Limits
+) -> tuple[str, str]:
     """Return a kind and words for rows found elsewhere in the reference's batch; else ("", "")."""
     truth = reference.truth.get(site)
     if truth is None or truth.ndim < 2 or not candidate.is_floating_point():
@@ -30,7 +32,7 @@ def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -
     return _words(located, site, len(truth), candidate)
 
 
-def _place(row: Tensor, batch: dict[int, Known], limits: Limits) -> tuple[int, int] | None:
+def _place(row: Tensor, batch: dict[int, NoisyRows], limits: Limits) -> tuple[int, int] | None:
     """Return the prompt and token whose row this is, within noise."""
     best = None
     for prompt, value in batch.items():

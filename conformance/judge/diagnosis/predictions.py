@@ -12,7 +12,7 @@ from conformance.records import Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class NoisyRows:
     """A value of the reference [T, D], and its noise over the baseline runs [T]."""
 
     rows: Tensor
@@ -25,11 +25,11 @@ class Scene:
 
     site: Site
     rows: Tensor
-    known: Mapping[Site, Known]
+    known: Mapping[Site, NoisyRows]
     auxiliary: Mapping[Site, Tensor]
 
     @property
-    def own(self) -> Known:
+    def own(self) -> NoisyRows:
         return self.known[self.site]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.judge.diagnosis.predictions import Known, Scene
+from conformance.judge.diagnosis.predictions import NoisyRows, Scene
 from conformance.judge.evidence import Evidence
 from conformance.judge.measures import metrics
 from conformance.records import Site
@@ -30,7 +30,7 @@ def change(evidence: Evidence, site: Site) -> Scene:
         before, after = (
             evidence.reference.floor(twin) for twin in (replace(edited, run="clean"), edited)
         )
-        changes[edited] = Known(
+        changes[edited] = NoisyRows(
             (after.truth - before.truth) * before.bulk, torch.hypot(after.noise, before.noise)
         )
     return Scene(site, _change_of(evidence, site), changes, {})

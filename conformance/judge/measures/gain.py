@@ -40,7 +40,7 @@ class Landing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class ObservedChange:
     """How one observation changed between the clean and the edited run, on both sides.
 
     `g` and `h` are the candidate's. `own` is the scatter of the baseline runs' gains around 1,
@@ -128,12 +128,12 @@ class _Sums:
         return _Sums(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
 
-def change(twin: Twin, limits: Limits) -> Change:
+def change(twin: Twin, limits: Limits) -> ObservedChange:
     """Compute the change at one site."""
     return changes([twin], limits)[0]
 
 
-def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
+def changes(twins: Sequence[Twin], limits: Limits) -> list[ObservedChange]:
     """Compute the changes at many sites of one width, on all their rows at once."""
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
@@ -166,14 +166,14 @@ def _apart(twin: Twin) -> Tensor:
 
 def _change(
     sums: _Sums, exact: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_], limits: Limits
-) -> Change:
+) -> ObservedChange:
     """Compute a change; `exact` rows may not change by a bit, rows not in `counts` are ignored."""
     touched = (np.sqrt(sums.tt) > UNTOUCHED * sums.scale) & counts
     leak = np.where(touched | ~counts, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
     if not touched.any():
-        return Change(rows, worst, leaking)
+        return ObservedChange(rows, worst, leaking)
     sums = sums.at(touched)
     truth_squared = sums.tt.sum()
     g, h = _project(sums.ct.sum(), sums.cc.sum(), truth_squared)
@@ -181,7 +181,7 @@ def _change(
     apart = sums.apart * sums.apart
     site = _noise(*runs, sums.width.sum(), apart.sum() / truth_squared)
     token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width, apart / sums.tt)
-    return Change(
+    return ObservedChange(
         rows,
         worst,
         leaking,
@@ -198,7 +198,7 @@ def _change(
     )
 
 
-def effect(change: Change, limits: Limits) -> Effect:
+def effect(change: ObservedChange, limits: Limits) -> Effect:
     """Classify a change.
 
     The gains of a few baseline runs can agree by luck, so their scatter is at least what their

@@ -22,7 +22,7 @@ _RIVALS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TokenChoice:
     """One chosen token against the reference's logits of that step.
 
     `margin` is how far the chosen logit lies below the best, `noise` the baseline runs' scatter on
@@ -48,7 +48,7 @@ def choice(
     members: Tensor,
     limits: Limits,
     precision: Precision = Precision.BF16,
-) -> Choice:
+) -> TokenChoice:
     """Judge a chosen id by the reference's logits [V] and the baseline runs' [M, V]."""
     top = truth.topk(min(_RIVALS + 1, truth.numel())).indices
     best = top[0]
@@ -58,7 +58,9 @@ def choice(
     gaps = truth[best] - truth[rivals]
     rival_noise = _pair_noise(truth, members, best, rivals, precision)
     chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
-    return Choice(chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise)
+    return TokenChoice(
+        chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise
+    )
 
 
 def _pair_noise(
@@ -132,7 +134,7 @@ def is_largest(token: Tensor, logits: Tensor) -> bool:
     return 0 <= at < flat.numel() and bool(flat[at] == flat.max())
 
 
-def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
+def flips(choices: Sequence[tuple[str, TokenChoice]]) -> Relation | None:
     """Check that there are no more flips than the margins predict; None without tokens."""
     if not choices:
         return None

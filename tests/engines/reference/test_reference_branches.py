@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.judge.diagnosis.predictions import Known, Scene
+from conformance.judge.diagnosis.predictions import NoisyRows, Scene
 from conformance.judge.diagnosis.transformations import branches
 from conformance.records import Site
 
@@ -127,8 +127,8 @@ def test_attention_is_what_the_others_leave() -> None:
     noise = torch.full((6,), 1e-3, dtype=torch.float64)
     here = Site("stream", layer=2)
     known = {
-        Site("stream", layer=1): Known(before, noise),
-        here: Known(before + attention + mlp, noise),
+        Site("stream", layer=1): NoisyRows(before, noise),
+        here: NoisyRows(before + attention + mlp, noise),
     }
     scene = Scene(here, attention, known, {Site("mlp", layer=2): mlp})
     made = {one.kind: one.rows for one in branches(scene)}
