@@ -19,7 +19,7 @@ _MEASURED = re.compile(r"0x[0-9a-f]+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IG
 _NUMBER = re.compile(rf"{_MEASURED.pattern}|\d+", re.IGNORECASE)
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """How a cell changed."""
 
     FAILURE = "new failure"
@@ -34,14 +34,14 @@ class Kind(StrEnum):
 
     @property
     def regression(self) -> bool:
-        return self in (Kind.FAILURE, Kind.LOST)
+        return self in (ChangeKind.FAILURE, ChangeKind.LOST)
 
 
 @record()
-class Change:
+class CellChange:
     """One cell that changed."""
 
-    kind: Kind
+    kind: ChangeKind
     id: str
     model: str
     backend: str
@@ -61,7 +61,7 @@ class Diff:
     a: str
     b: str
     common: int
-    changes: tuple[Change, ...] = ()
+    changes: tuple[CellChange, ...] = ()
     layouts: tuple[GroupChange, ...] = ()
     costs: tuple[Cost, ...] = ()
     versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Diff:
     peak_mib: tuple[float, float] = (0.0, 0.0)
     notes: tuple[str, ...] = ()
 
-    def of(self, kind: Kind) -> tuple[Change, ...]:
+    def of(self, kind: ChangeKind) -> tuple[CellChange, ...]:
         return tuple(change for change in self.changes if change.kind is kind)
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
@@ -79,7 +79,7 @@ class Diff:
         if any(change.harness for change in self.changes if change.kind.regression):
             return ExitCode.HARNESS
         worse = any(change.kind.regression for change in self.changes)
-        closer = strict and (bool(self.of(Kind.MARGIN)) or bool(self.only_a))
+        closer = strict and (bool(self.of(ChangeKind.MARGIN)) or bool(self.only_a))
         return ExitCode.UNEXPECTED if worse or closer else ExitCode.OK
 
 
@@ -105,7 +105,7 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
         for name in common
         if (change := _change(before[name], after[name], thresholds, margin)) is not None
     ]
-    order = list(Kind)
+    order = list(ChangeKind)
     return Diff(
         a=a.run.id,
         b=b.run.id,
@@ -122,24 +122,26 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
     )
 
 
-def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> Change | None:
+def _change(
+    a: CellResult, b: CellResult, thresholds: Thresholds, margin: float
+) -> CellChange | None:
     kind, words = _kind(a, b), b.diagnosis or b.reason
-    if kind is Kind.KNOWN:
+    if kind is ChangeKind.KNOWN:
         words = b.expected
     if kind is None:
         words = _shrunk(a, b, thresholds, margin)
-        kind = Kind.MARGIN if words else None
+        kind = ChangeKind.MARGIN if words else None
     if kind is None and _passes(a.meaning) and not _passes(b.meaning):
-        kind = Kind.ALONE
+        kind = ChangeKind.ALONE
     if kind is None and a.verdict is Verdict.EXACT and b.verdict is Verdict.MATCH:
-        kind, words = Kind.INEXACT, b.reason
+        kind, words = ChangeKind.INEXACT, b.reason
     if kind is None:
         return None
-    if kind is Kind.FIXED:
+    if kind is ChangeKind.FIXED:
         words = a.diagnosis or a.reason
-    elif kind is Kind.DIAGNOSIS:
+    elif kind is ChangeKind.DIAGNOSIS:
         words = f"{a.diagnosis or a.reason} → {words}"
-    return Change(
+    return CellChange(
         kind=kind,
         id=b.id,
         model=b.model,
@@ -154,20 +156,20 @@ def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
     )
 
 
-def _kind(a: CellResult, b: CellResult) -> Kind | None:
+def _kind(a: CellResult, b: CellResult) -> ChangeKind | None:
     """Classify a change by the verdicts, and between two cells that do not pass by their causes.
     What known.yaml expects of the second run is not a regression.
     """
     if b.verdict.fails and not a.verdict.fails:
-        return Kind.KNOWN if b.expected else Kind.FAILURE
+        return ChangeKind.KNOWN if b.expected else ChangeKind.FAILURE
     if b.verdict.neutral and a.verdict.passes:
-        return Kind.KNOWN if b.expected else Kind.LOST
+        return ChangeKind.KNOWN if b.expected else ChangeKind.LOST
     if b.verdict.passes and not a.verdict.passes:
-        return Kind.FIXED
+        return ChangeKind.FIXED
     if b.verdict is Verdict.DRIFT and not b.verdict.fails and a.verdict.passes:
-        return Kind.NUMERICS
+        return ChangeKind.NUMERICS
     if not b.verdict.passes and _signature(a) != _signature(b):
-        return Kind.DIAGNOSIS
+        return ChangeKind.DIAGNOSIS
     return None
 
 

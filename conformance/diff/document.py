@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.diff.compare import Change, Diff, Kind
+from conformance.diff.compare import CellChange, ChangeKind, Diff
 from conformance.report.sections.changes import cells_table
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.shortening import clip
 
 _FAMILY = {
-    Kind.FAILURE: Family.WRONG,
-    Kind.LOST: Family.BROKEN,
-    Kind.MARGIN: Family.DOUBT,
-    Kind.DIAGNOSIS: Family.DOUBT,
-    Kind.NUMERICS: Family.DOUBT,
-    Kind.ALONE: Family.NEUTRAL,
-    Kind.FIXED: Family.PASS,
-    Kind.INEXACT: Family.NEUTRAL,
-    Kind.KNOWN: Family.NEUTRAL,
+    ChangeKind.FAILURE: Family.WRONG,
+    ChangeKind.LOST: Family.BROKEN,
+    ChangeKind.MARGIN: Family.DOUBT,
+    ChangeKind.DIAGNOSIS: Family.DOUBT,
+    ChangeKind.NUMERICS: Family.DOUBT,
+    ChangeKind.ALONE: Family.NEUTRAL,
+    ChangeKind.FIXED: Family.PASS,
+    ChangeKind.INEXACT: Family.NEUTRAL,
+    ChangeKind.KNOWN: Family.NEUTRAL,
 }
 _REST = "--json"
 
@@ -57,16 +57,16 @@ def headline(diff: Diff) -> str:
 
 def counted(diff: Diff) -> str:
     """Return `3 × new failure, 1 × fixed`."""
-    changes = [f"{len(diff.of(kind))} × {kind.value}" for kind in Kind if diff.of(kind)]
+    changes = [f"{len(diff.of(kind))} × {kind.value}" for kind in ChangeKind if diff.of(kind)]
     return ", ".join(changes) or "no verdict changed"
 
 
 def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
     """Yield the model and row of each change. Cases of a scenario that changed alike share one."""
-    groups: dict[tuple[str, ...], list[Change]] = {}
+    groups: dict[tuple[str, ...], list[CellChange]] = {}
     for change in diff.changes:
         # Margins differ from case to case in their numbers, so the row shows the first one's.
-        words = "" if change.kind is Kind.MARGIN else change.words
+        words = "" if change.kind is ChangeKind.MARGIN else change.words
         key = (change.kind, change.model, change.backend, change.scenario)
         groups.setdefault((*key, change.before, change.after, words), []).append(change)
     for first, *rest in groups.values():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from conformance.diff import Kind, compare, document, headline
+from conformance.diff import ChangeKind, compare, document, headline
 from conformance.diff.paired_columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import (
@@ -39,15 +39,15 @@ def kinds(a, b, **more):
 @pytest.mark.parametrize(
     ("before", "after", "kind", "code"),
     [
-        (Verdict.MATCH, Verdict.WRONG, Kind.FAILURE, 1),
-        (Verdict.UNSUPPORTED, Verdict.CRASH, Kind.FAILURE, 1),
-        (Verdict.EXACT, Verdict.UNSUPPORTED, Kind.LOST, 1),
-        (Verdict.MATCH, Verdict.SKIPPED, Kind.LOST, 1),
-        (Verdict.WRONG, Verdict.MATCH, Kind.FIXED, 0),
-        (Verdict.UNSUPPORTED, Verdict.EXACT, Kind.FIXED, 0),
-        (Verdict.WRONG, Verdict.DROPPED, Kind.DIAGNOSIS, 0),
-        (Verdict.WRONG, Verdict.UNSUPPORTED, Kind.DIAGNOSIS, 0),
-        (Verdict.EXACT, Verdict.MATCH, Kind.INEXACT, 0),
+        (Verdict.MATCH, Verdict.WRONG, ChangeKind.FAILURE, 1),
+        (Verdict.UNSUPPORTED, Verdict.CRASH, ChangeKind.FAILURE, 1),
+        (Verdict.EXACT, Verdict.UNSUPPORTED, ChangeKind.LOST, 1),
+        (Verdict.MATCH, Verdict.SKIPPED, ChangeKind.LOST, 1),
+        (Verdict.WRONG, Verdict.MATCH, ChangeKind.FIXED, 0),
+        (Verdict.UNSUPPORTED, Verdict.EXACT, ChangeKind.FIXED, 0),
+        (Verdict.WRONG, Verdict.DROPPED, ChangeKind.DIAGNOSIS, 0),
+        (Verdict.WRONG, Verdict.UNSUPPORTED, ChangeKind.DIAGNOSIS, 0),
+        (Verdict.EXACT, Verdict.MATCH, ChangeKind.INEXACT, 0),
     ],
 )
 def test_what_became_of_a_cell(before, after, kind, code):
@@ -58,7 +58,7 @@ def test_what_became_of_a_cell(before, after, kind, code):
 
 def test_what_became_coarser_in_bf16_alone_is_no_regression():
     found = compare(run(Verdict.MATCH), run(Verdict.DRIFT, precision=Precision.BF16))
-    assert [change.kind for change in found.changes] == [Kind.NUMERICS]
+    assert [change.kind for change in found.changes] == [ChangeKind.NUMERICS]
     assert found.exit_code() == 0
 
 
@@ -67,7 +67,7 @@ def test_what_float32_judges_no_more_is_said():
     refused = Answer(Precision.FLOAT32, Verdict.UNSUPPORTED, "no float32")
     before = run(Verdict.MATCH, **both)
     for after in (run(Verdict.MATCH), run(Verdict.MATCH, beside=refused)):
-        assert kinds(before, after) == [Kind.ALONE]
+        assert kinds(before, after) == [ChangeKind.ALONE]
         assert kinds(after, before) == []
 
 
@@ -92,7 +92,7 @@ VERDICTS = st.dictionaries(st.sampled_from(CELLS), st.sampled_from(list(Verdict)
 @given(VERDICTS, VERDICTS)
 def test_every_cell_that_begins_to_fail_is_a_new_failure(before, after):
     found = compare(results(before), results(after))
-    said = {change.id for change in found.changes if change.kind is Kind.FAILURE}
+    said = {change.id for change in found.changes if change.kind is ChangeKind.FAILURE}
     fails = {
         one.id
         for one in CELLS
@@ -106,9 +106,9 @@ def test_a_changed_diagnosis_is_told_and_a_changed_number_is_not():
         return run(Verdict.WRONG, diagnosis=diagnosis, reason=reason)
 
     assert kinds(wrong("layer 2, gain 0.51"), wrong("layer 2, gain 0.49")) == []
-    assert kinds(wrong("layer 2, gain 0.51"), wrong("layer 3, gain 0.51")) == [Kind.DIAGNOSIS]
+    assert kinds(wrong("layer 2, gain 0.51"), wrong("layer 3, gain 0.51")) == [ChangeKind.DIAGNOSIS]
     assert kinds(wrong("", "pid 12 at 0xff"), wrong("", "pid 99 at 0xab")) == []
-    assert kinds(wrong("", "refused"), wrong("", "broke")) == [Kind.DIAGNOSIS]
+    assert kinds(wrong("", "refused"), wrong("", "broke")) == [ChangeKind.DIAGNOSIS]
 
 
 def test_a_new_fault_of_the_harness_is_3():
@@ -142,7 +142,7 @@ def left(name, fraction):
 @pytest.mark.parametrize("name", ["q_med", "q_max", "g"])
 def test_a_margin_that_shrank_by_the_factor_is_told_though_it_passes(name):
     before, after = passing(**left(name, 0.4)), passing(**left(name, 0.15))
-    assert kinds(before, after) == [Kind.MARGIN]
+    assert kinds(before, after) == [ChangeKind.MARGIN]
     assert kinds(before, after, margin=3.0) == []
     assert kinds(before, passing(**left(name, 0.3))) == []
     assert kinds(after, before) == []
@@ -273,7 +273,7 @@ def test_a_backend_on_another_environment_is_compared_by_its_own_name():
         groups=[group(backend=new, layout="batched")],
     )
     found = compare(a, b)
-    assert [(one.kind, one.backend) for one in found.changes] == [(Kind.FAILURE, "vllm-pp1")]
+    assert [(one.kind, one.backend) for one in found.changes] == [(ChangeKind.FAILURE, "vllm-pp1")]
     assert [(one.what, one.before, one.after) for one in found.layouts] == [
         ("layout", "single", "batched")
     ]
@@ -289,7 +289,7 @@ def test_beside_a_common_column_the_environments_of_one_tree_are_compared():
     b = results(cells=[cell(backend="vllm-pp1"), cell(backend=new, verdict=Verdict.ERROR)])
     found = compare(a, b)
     assert (found.common, found.only_a, found.only_b) == (2, (), ())
-    assert [(one.kind, one.backend) for one in found.changes] == [(Kind.FAILURE, new)]
+    assert [(one.kind, one.backend) for one in found.changes] == [(ChangeKind.FAILURE, new)]
 
 
 def test_a_group_is_compared_with_that_of_its_precision():
@@ -318,7 +318,7 @@ def test_a_gap_that_is_known_is_no_new_failure():
     for verdict in (Verdict.WRONG, Verdict.UNSUPPORTED):
         gap = run(verdict, reason="no stages", expected="known.yaml says why")
         found = compare(run(Verdict.MATCH), gap)
-        assert [change.kind for change in found.changes] == [Kind.KNOWN]
+        assert [change.kind for change in found.changes] == [ChangeKind.KNOWN]
         assert found.changes[0].words == "known.yaml says why"
         assert found.exit_code(strict=True) is ExitCode.OK
         unexpected = compare(run(Verdict.MATCH), run(verdict, reason="no stages"))
