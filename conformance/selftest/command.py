@@ -43,7 +43,7 @@ WIDER = 20.0
 
 
 @dataclass(frozen=True)
-class Request:
+class SelfTestRequest:
     """The request of the command line. `again` names a stored self-test to judge again, `resume`
     one to continue gathering, `blind` a gate that is broken on purpose. `sensitivity` measures the
     detection limits of every case on every model. A failure that an entry of `gaps` explains is not
@@ -84,7 +84,7 @@ def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 
 def run(
-    request: Request, cache: Path, on_event: Callable[[Event], None]
+    request: SelfTestRequest, cache: Path, on_event: Callable[[Event], None]
 ) -> tuple[RunFolder, SelfTest | None]:
     """Run the self-test. Return the run's folder and the table; no table if it was interrupted."""
     begun = time.monotonic()
@@ -117,7 +117,7 @@ def run(
     return folder, outcome
 
 
-def _folder(request: Request, planned: injections.Plan) -> RunFolder:
+def _folder(request: SelfTestRequest, planned: injections.Plan) -> RunFolder:
     """Return the folder of the named stored self-test, or of a new one. Raises ConformanceError for
     one that was begun with other options, because it may lack some of the cells to judge.
     """
@@ -144,7 +144,7 @@ def _folder(request: Request, planned: injections.Plan) -> RunFolder:
     return folder
 
 
-def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
+def controlled(request: SelfTestRequest) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Judge a stored self-test again and yield the bars that break: first with the intact judge,
     then with each gate broken on purpose, and with all limits `WIDER` times as wide. A control that
     breaks a bar on one model is not judged on the others. Detection limits come last.
@@ -164,7 +164,7 @@ def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield control.gate, next((outcome.broken for outcome in tables if outcome.broken), ())
 
 
-def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.Plan:
+def _planned(request: SelfTestRequest, scenarios: Mapping[str, Scenario]) -> injections.Plan:
     traced = [backend for backend in request.backends if backend.id not in CLIENTS]
     whole = traced and not request.quick
     honest = plan.cells(request.models, traced, scenarios) if whole else ()
@@ -183,7 +183,7 @@ def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.
     return planned
 
 
-def _measured(request: Request) -> tuple[injections.Measured, ...]:
+def _measured(request: SelfTestRequest) -> tuple[injections.Measured, ...]:
     """Return every case of every model if requested, else a few cases of the first model, plus
     every case of one model if all faults are injected.
     """

@@ -28,7 +28,7 @@ from conformance.records import Site
 from conformance.records.injected import Kind
 
 
-class Cell(Protocol):
+class DosedCell(Protocol):
     """What a fault is put into: the observations, the reference of both runs by site, and how the
     judge compares a value's rows.
     """
@@ -59,14 +59,14 @@ class Chance:
         return among[int(torch.randint(len(among), (1,), generator=self._source))]
 
 
-def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
+def fault(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
     """Return a fault of a write on one prompt, or of one served value; None if the cell has no
     place for it.
     """
     return _of_write(cell, kind, chance) if kind.of_write else _of_served(cell, kind, chance)
 
 
-def _of_write(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
+def _of_write(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
     start = _start(cell, kind, chance)
     if start is None:
         return None
@@ -102,7 +102,7 @@ def _of_write(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
     return faulty
 
 
-def _of_served(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
+def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
     places = [site for site in _numbers(cell) if bool(_lengths(cell, site).any())]
     if not places:
         return None
@@ -128,7 +128,7 @@ def _of_served(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
     return faulty
 
 
-def _numbers(cell: Cell) -> list[Site]:
+def _numbers(cell: DosedCell) -> list[Site]:
     """Return the sites of finite observations whose shape matches the reference's."""
     truth = cell.truth_values
     return [
@@ -141,13 +141,13 @@ def _numbers(cell: Cell) -> list[Site]:
     ]
 
 
-def _lengths(cell: Cell, site: Site) -> Tensor:
+def _lengths(cell: DosedCell, site: Site) -> Tensor:
     """Return the lengths of the reference's rows; 0 for a row that must be exactly zero."""
     honest = cell.floor(site)
     return honest.scale.masked_fill(honest.zero, 0.0)
 
 
-def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
+def _start(cell: DosedCell, kind: Kind, chance: Chance) -> Site | None:
     """Return where a fault begins: where a prompt's write is first seen, or at a later layer."""
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     streams = [site for site in changed if site.name != "logits"] or changed
@@ -173,7 +173,7 @@ def _random(like: Tensor, noise: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=noise, dtype=like.dtype)
 
 
-def pairs(cell: Cell) -> list[Site]:
+def pairs(cell: DosedCell) -> list[Site]:
     """Return the sites of numbers that both runs have in the same shape."""
     truth = cell.truth_values
     return [
@@ -190,14 +190,14 @@ def clean_twin(site: Site) -> Site:
     return replace(site, run="clean")
 
 
-def touched(cell: Cell, site: Site) -> Tensor:
+def touched(cell: DosedCell, site: Site) -> Tensor:
     """Return the rows that the reference's write changes."""
     before = metrics.rows(cell.truth_values[clean_twin(site)])
     changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
 
 
-def _effect(cell: Cell, site: Site) -> Tensor:
+def _effect(cell: DosedCell, site: Site) -> Tensor:
     """Return the write's effect in the reference; the observed effect in bf16 is mostly noise."""
     truth = cell.truth_values
     return metrics.rows(truth[site]) - metrics.rows(truth[clean_twin(site)])

@@ -106,7 +106,7 @@ def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
     """What the command plans for a request, on all backends that faults are injected into."""
     known = manifest.load(ROOT / "models.yaml")
     by_id = {model.id: model for model in known.models}
-    request = command.Request(
+    request = command.SelfTestRequest(
         models=tuple(by_id[name] for name in models),
         backends=command.default_backends(known.backends),
         scenarios=(ROOT / "scenarios",),

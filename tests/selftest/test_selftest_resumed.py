@@ -17,9 +17,9 @@ from conformance.store import open_run
 ROOT = Path(__file__).parents[2]
 
 
-def request(reports: Path, **more: object) -> command.Request:
+def request(reports: Path, **more: object) -> command.SelfTestRequest:
     known = manifest.load(ROOT / "models.yaml")
-    asked = command.Request(
+    asked = command.SelfTestRequest(
         models=tuple(model for model in known.models if model.id == "llama"),
         backends=tuple(backend for backend in known.backends if backend.id == "hf"),
         scenarios=(ROOT / "scenarios",),

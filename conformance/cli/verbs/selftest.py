@@ -84,7 +84,7 @@ def selftest(
     gaps = selection.expected().entries
     models = model or list(command.default_models(quick=quick))
     backends = plan.choose(known.backends, backend, "backend")
-    request = command.Request(
+    request = command.SelfTestRequest(
         models=plan.choose(known.models, models, "model"),
         backends=backends if backend else command.default_backends(backends),
         scenarios=tuple(scenarios),
