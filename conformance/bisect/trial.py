@@ -12,7 +12,7 @@ from conformance import environments, execution
 from conformance.bisect.history.candidates import Candidate, requirements
 from conformance.bisect.signature import Signatures, UnusableRun, signatures
 from conformance.bisect.state import BisectFolder, CandidateTrial
-from conformance.environments import EnginesMoved, Environment, Untestable
+from conformance.environments import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.environments.resolving import NEEDS
 from conformance.planning.trust import Executed, of_plan
 from conformance.runner import Event, Limits
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
 
 
 #: Runs cells in an environment; if the second argument is true, the cache is not used.
-Observe = Callable[[Environment, bool], Observed]
+Observe = Callable[[InstalledEnvironment, bool], Observed]
 
 
 def attempt(
@@ -94,7 +94,7 @@ def executed(folder: BisectFolder) -> Executed:
 def run_cells(
     folder: BisectFolder,
     plan: RunPlan,
-    environment: Environment,
+    environment: InstalledEnvironment,
     scenarios: dict[str, Scenario],
     *,
     fresh: bool,

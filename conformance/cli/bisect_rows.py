@@ -23,7 +23,7 @@ from conformance.bisect.state import (
     create,
 )
 from conformance.checkpoints import cache_folder
-from conformance.environments import Environment
+from conformance.environments import InstalledEnvironment
 from conformance.environments.releases import published
 from conformance.errors import ConformanceError
 from conformance.planning import trust
@@ -130,7 +130,7 @@ def carry_on(
     keep = () if asked.allow_moves else runs_on
     with BisectionProgress(folder.read(), console) as progress:
 
-        def observe(environment: Environment, again: bool) -> trial.Observed:
+        def observe(environment: InstalledEnvironment, again: bool) -> trial.Observed:
             return trial.run_cells(
                 folder,
                 plan,

@@ -11,7 +11,7 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
 
 if TYPE_CHECKING:
-    from conformance.environments.made import Environment
+    from conformance.environments.made import InstalledEnvironment
 
 #: The variable that overrides `engine` of [tool.conformance].
 VARIABLE = "CONFORMANCE_ENGINE"
@@ -42,7 +42,7 @@ def needed() -> None:
     os.execve(arguments[0], arguments, variables)  # noqa: S606 - a list, and no shell
 
 
-def had(wanted: str) -> Environment:
+def had(wanted: str) -> InstalledEnvironment:
     """Return the engine environment. If it must be built, which takes minutes, print a line."""
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, own

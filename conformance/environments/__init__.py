@@ -24,7 +24,7 @@ from conformance.environments.columns import (
 )
 from conformance.environments.declared import load
 from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
-from conformance.environments.made import EnginesMoved, Environment, Untestable
+from conformance.environments.made import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.environments.releases import each_release
 from conformance.environments.resolving import (
     ENGINES,
@@ -41,8 +41,8 @@ from conformance.environments.spec import Spec, parse
 __all__ = [
     "ENGINES",
     "EnginesMoved",
-    "Environment",
     "EnvironmentFolder",
+    "InstalledEnvironment",
     "Moved",
     "Order",
     "Resolution",

@@ -21,7 +21,7 @@ from pathlib import Path
 from conformance import loose_json
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
-from conformance.environments.made import Environment, Untestable
+from conformance.environments.made import InstalledEnvironment, Untestable
 from conformance.environments.resolving import (
     NEEDS,
     Resolution,
@@ -68,7 +68,7 @@ def build(
     needs: Sequence[str] = NEEDS,
     python: Path | None = None,
     keep: Collection[str] = (),
-) -> Environment:
+) -> InstalledEnvironment:
     """Return the environment of this specification, built if it does not exist.
 
     `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment also
@@ -102,10 +102,10 @@ def build(
     )
 
 
-def read(folder: Path) -> Environment | None:
+def read(folder: Path) -> InstalledEnvironment | None:
     """Return the environment in this folder, or None if its build did not finish."""
     try:
-        environment = from_json(Environment, (folder / STAMP).read_bytes())
+        environment = from_json(InstalledEnvironment, (folder / STAMP).read_bytes())
     except (OSError, ValueError):
         return None
     return environment if environment.python.exists() else None
@@ -135,7 +135,7 @@ def _make(
     *,
     needs: bool,
     base: Path,
-) -> Environment:
+) -> InstalledEnvironment:
     program = uv.program(cache)
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed build
     say(f"building {folder.name}: {spec}")
@@ -168,7 +168,7 @@ def _make(
     own = spec.regardless if spec.engines else spec.names
     named = [name.replace("-", "_") for name in own]
     versions = _start(python, resolution, lock, say, worker=needs, named=named)
-    return Environment(
+    return InstalledEnvironment(
         folder.name,
         python,
         versions,

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from conformance.environments import trees
 from conformance.environments.declared import NAME
-from conformance.environments.made import Environment, Untestable
+from conformance.environments.made import InstalledEnvironment, Untestable
 from conformance.environments.resolving import ENGINES, changed
 from conformance.environments.spec import Spec, parse
 from conformance.errors import ConformanceError
@@ -118,7 +118,7 @@ def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
 def place(
     backends: Sequence[Backend],
     orders: Sequence[Order],
-    had: Mapping[Spec, Environment | Untestable],
+    had: Mapping[Spec, InstalledEnvironment | Untestable],
     declared: Mapping[str, Spec] = MappingProxyType({}),
 ) -> tuple[Column, ...]:
     """Return the columns of a run: each backend once for each order that names it. Without such an
@@ -154,7 +154,9 @@ def own_environments(
 
 
 def _own(
-    backend: Backend, declared: Mapping[str, Spec], had: Mapping[Spec, Environment | Untestable]
+    backend: Backend,
+    declared: Mapping[str, Spec],
+    had: Mapping[Spec, InstalledEnvironment | Untestable],
 ) -> Column:
     spec = declared.get(backend.environment)
     made = had.get(spec) if spec else None
@@ -165,7 +167,9 @@ def _own(
     return Column(backend, python=str(made.python), requirements=spec.requirements)
 
 
-def _column(backend: Backend, order: Order, had: Mapping[Spec, Environment | Untestable]) -> Column:
+def _column(
+    backend: Backend, order: Order, had: Mapping[Spec, InstalledEnvironment | Untestable]
+) -> Column:
     if order.spec is None:
         return Column(backend)
     made = had[order.spec]

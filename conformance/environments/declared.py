@@ -33,7 +33,7 @@ class _Entry:
 
 
 @record()
-class _Document:
+class _EnvironmentsDocument:
     environments: Mapping[str, _Entry]
 
 
@@ -45,7 +45,7 @@ def load(path: Path) -> dict[str, Spec]:
     """
     tree = read_document(path, holds="it needs the key `environments`")
     try:
-        document = check(_Document, tree, _keys)
+        document = check(_EnvironmentsDocument, tree, _keys)
         return {name: _spec(name, entry) for name, entry in document.environments.items()}
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
@@ -67,4 +67,4 @@ def _spec(name: str, entry: _Entry) -> Spec:
 
 
 def _keys(location: Location) -> list[str]:
-    return [key.name for key in fields(_Entry if len(location) > 1 else _Document)]
+    return [key.name for key in fields(_Entry if len(location) > 1 else _EnvironmentsDocument)]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from conformance.environments.building import STAMP, locked, read
-from conformance.environments.made import Environment
+from conformance.environments.made import InstalledEnvironment
 from conformance.errors import ConformanceError
 from conformance.records import record
 
@@ -20,7 +20,7 @@ class EnvironmentFolder:
     """
 
     id: str
-    environment: Environment | None
+    environment: InstalledEnvironment | None
     own_mib: float
     mib: float
 
@@ -41,7 +41,7 @@ def _folders(cache: Path) -> list[Path]:
     return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def measured(environment: Environment) -> EnvironmentFolder:
+def measured(environment: InstalledEnvironment) -> EnvironmentFolder:
     """Return an environment's folder with its sizes."""
     return EnvironmentFolder(environment.id, environment, *_sizes(environment.python.parent.parent))
 

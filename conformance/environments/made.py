@@ -13,7 +13,7 @@ from conformance.records import record
 
 
 @record()
-class Environment:
+class InstalledEnvironment:
     """An interpreter that was started once, and everything installed for it.
 
     `versions` are from its own `importlib.metadata`, by normalised name. `moved` are packages that

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from conformance.environments import uv
 from conformance.environments.building import build, read
-from conformance.environments.made import Environment
+from conformance.environments.made import InstalledEnvironment
 from conformance.environments.resolving import NEEDS
 from conformance.environments.sources import importable
 from conformance.environments.spec import Spec, parse
@@ -40,7 +40,7 @@ def is_here() -> bool:
     return all(util.find_spec(name) is not None for name in _NEEDED)
 
 
-def present(cache: Path, engine: str = "") -> Environment | None:
+def present(cache: Path, engine: str = "") -> InstalledEnvironment | None:
     """Return the environment for this tool and machine, or None if it was not built."""
     noted = _note(cache, engine)
     return read(Path(noted.read_text(encoding="utf-8"))) if noted.is_file() else None
@@ -48,7 +48,7 @@ def present(cache: Path, engine: str = "") -> Environment | None:
 
 def had(
     cache: Path, engine: str = "", *, on_line: Callable[[str], None] = lambda _: None
-) -> Environment:
+) -> InstalledEnvironment:
     """Return the environment, built if necessary.
 
     Raises ConformanceError for an invalid `engine`, and Untestable if it cannot be built.

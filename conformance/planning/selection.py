@@ -21,7 +21,7 @@ from conformance.scenario import Places, Scenario, discover
 from conformance.shortening import few
 
 if TYPE_CHECKING:
-    from conformance.environments import Environment, Spec, Untestable
+    from conformance.environments import InstalledEnvironment, Spec, Untestable
     from conformance.expectations import Known
 
 
@@ -67,7 +67,7 @@ class Choice:
         return self.tier or (FULL if self.model or self.cells else DEFAULT)
 
 
-def _build(spec: Spec, keep: Collection[str]) -> Environment | Untestable:
+def _build(spec: Spec, keep: Collection[str]) -> InstalledEnvironment | Untestable:
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, build
 

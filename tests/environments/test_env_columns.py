@@ -1,7 +1,7 @@
 import pytest
 
 from conformance.environments import (
-    Environment,
+    InstalledEnvironment,
     Untestable,
     command_of,
     load,
@@ -23,7 +23,7 @@ HF, ONE, TWO = (
 
 
 def made(spec):
-    return Environment("abc", f"/envs/{short(spec)}/bin/python", {}, 1.0)
+    return InstalledEnvironment("abc", f"/envs/{short(spec)}/bin/python", {}, 1.0)
 
 
 def placed(*texts, backends=(HF, ONE, TWO), had=made):

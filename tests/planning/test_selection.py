@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.cli.options import Running, Without, spread
-from conformance.environments import Environment, Untestable, parse
+from conformance.environments import InstalledEnvironment, Untestable, parse
 from conformance.errors import ConformanceError
 from conformance.planning.selection import Choice, every_cell, select
 
@@ -61,7 +61,7 @@ def test_a_tier_names_scenarios_and_where_a_slow_backend_runs(choice):
 
 def test_an_environment_makes_a_column_and_one_that_is_not_there_says_why(choice):
     made = {
-        parse("six==1.0"): Environment("abc", Path("/envs/abc/bin/python"), {}, 1.0),
+        parse("six==1.0"): InstalledEnvironment("abc", Path("/envs/abc/bin/python"), {}, 1.0),
         parse("six==2.0"): Untestable("install", "no space"),
     }
     env = ["hf=here", "hf=one: six==1.0", "hf=two: six==2.0"]

@@ -14,10 +14,10 @@ from conformance.errors import ExitCode
 from conformance.planning.selection import declared
 
 if TYPE_CHECKING:
-    from conformance.environments import Environment, EnvironmentFolder, Spec, Untestable
+    from conformance.environments import EnvironmentFolder, InstalledEnvironment, Spec, Untestable
 
 
-def had(spec: Spec, keep: Collection[str] = ()) -> Environment | Untestable:
+def had(spec: Spec, keep: Collection[str] = ()) -> InstalledEnvironment | Untestable:
     """Return the environment, or why it cannot be built, and print which.
 
     Raises EnginesMoved if it changes a package of `keep` that nobody named.
@@ -77,7 +77,7 @@ def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
         )
 
 
-def _made_from(made: Environment) -> str:
+def _made_from(made: InstalledEnvironment) -> str:
     """Return the requirements; those from a source tree with its commit."""
     lines = [f"{name} of {tree}" for name, tree in made.sources.items()]
     named = tuple(f"{name} @" for name in made.sources)
