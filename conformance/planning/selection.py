@@ -79,7 +79,7 @@ def _build(spec: Spec, keep: Collection[str]) -> InstalledEnvironment | Untestab
 
 #: Returns the environment of a specification, or why there is none. Raises EnginesMoved if it
 #: changes one of the packages to keep.
-Builder = Callable[["Spec", Collection[str]], "Environment | Untestable"]
+Builder = Callable[["Spec", Collection[str]], "InstalledEnvironment | Untestable"]
 
 
 def select(choice: Choice, build: Builder = _build) -> Selected:
