@@ -108,7 +108,7 @@ class _BackendEntry:
 
 
 @record()
-class _Document:
+class _ModelsDocument:
     models: Mapping[str, _ModelEntry]
     backends: Mapping[str, _BackendEntry] = field(default_factory=dict)
     extends: Literal["", "built-in"] = ""
@@ -125,7 +125,7 @@ def load(path: Path) -> Manifest:
     """
     tree = parse(path, holds="it needs the keys `models` and `backends`")
     try:
-        document = check(_Document, tree, _keys)
+        document = check(_ModelsDocument, tree, _keys)
         base = load(packaged.path("models.yaml")) if document.extends else Manifest((), ())
         _check_new(document, base)
         defaults = document.defaults
@@ -152,10 +152,10 @@ def line(path: Path, model: str) -> int | None:
 
 def _built_in_defaults() -> _Defaults:
     tree = parse(packaged.path("models.yaml"), holds="")
-    return check(_Document, tree, _keys).defaults
+    return check(_ModelsDocument, tree, _keys).defaults
 
 
-def _check_new(document: _Document, base: Manifest) -> None:
+def _check_new(document: _ModelsDocument, base: Manifest) -> None:
     """Refuse ids that are already built in, and a file without backends that extends nothing."""
     if not (document.backends or document.extends):
         raise Refusal((), "the file has no 'backends'", "add `backends:`, or `extends: built-in`")
@@ -176,7 +176,7 @@ def _check_new(document: _Document, base: Manifest) -> None:
 
 def _keys(location: Location) -> list[str]:
     """Return the valid keys at a place of the document."""
-    kind: type = _Document
+    kind: type = _ModelsDocument
     if location:
         kinds = {
             "models": _ModelEntry,
