@@ -19,7 +19,7 @@ import torch
 
 from conformance import judging_runs
 from conformance.diff import since
-from conformance.expectations import Known, concluded, marked
+from conformance.expectations import KnownGaps, concluded, marked
 from conformance.judging_runs import reduce_judged
 from conformance.live_judging import LiveJudging
 from conformance.planning import machine
@@ -139,7 +139,7 @@ def execute(
     jobs: int,
     on_event: Callable[[Event], None],
     observations: Path | None = None,
-    known: Known | None = None,
+    known: KnownGaps | None = None,
     tell: Callable[[str], None] = lambda _: None,
     hire: Hire | None = None,
 ) -> Finished:
@@ -255,7 +255,7 @@ def judge(
     run: RunFolder,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-    known: Known | None = None,
+    known: KnownGaps | None = None,
     *,
     strict_numerics: bool = False,
     before: Mapping[str, CellResult] | None = None,

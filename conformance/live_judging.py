@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from conformance.expectations import Known, conclude, marked
+from conformance.expectations import KnownGaps, conclude, marked
 from conformance.expectations.assess import Standing
 from conformance.judging_runs import judge_model, reduce_judged, results_of
 from conformance.processes.parallel import pool_of
@@ -44,7 +44,7 @@ class _Judge:
     run: RunFolder
     plan: RunPlan
     scenarios: Mapping[str, Scenario]
-    known: Known | None
+    known: KnownGaps | None
     environment: Environment
     begun: float
     judged: dict[str, CellResult] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class LiveJudging:
         scenarios: Mapping[str, Scenario],
         groups: Iterable[tuple[str, str]],
         *,
-        known: Known | None,
+        known: KnownGaps | None,
         environment: Environment,
         tell: Callable[[str], None],
     ) -> None:
@@ -136,7 +136,7 @@ _Judged = tuple[dict[str, CellResult], str, Path | None]
 
 
 def _begin(
-    path: Path, folders: tuple[Path, ...], known: Known | None, environment: Environment
+    path: Path, folders: tuple[Path, ...], known: KnownGaps | None, environment: Environment
 ) -> None:
     os.nice(_NICE)
     torch.set_num_threads(1)

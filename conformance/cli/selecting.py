@@ -19,7 +19,7 @@ from conformance.records import Thresholds
 from conformance.shortening import few
 
 if TYPE_CHECKING:
-    from conformance.expectations import Known
+    from conformance.expectations import KnownGaps
     from conformance.planning.trust import Executed
     from conformance.records import Cell, Results
     from conformance.runner import Hire
@@ -68,7 +68,7 @@ def executed(
     scenarios: Places,
     running: Running,
     *,
-    known: Known | None = None,
+    known: KnownGaps | None = None,
     hire: Hire | None = None,
 ) -> tuple[Results, Path]:
     """Gather, judge and report. Exits when interrupted. `known` defaults to the project's

@@ -16,7 +16,7 @@ from conformance.expectations.conclusion import (
 from conformance.expectations.conditions import Conditions, Where, where_of
 from conformance.expectations.entries import (
     Entry,
-    Known,
+    KnownGaps,
     Match,
     inherited,
     load,
@@ -32,7 +32,7 @@ __all__ = [
     "Conditions",
     "Entry",
     "Finding",
-    "Known",
+    "KnownGaps",
     "Match",
     "Standing",
     "Update",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from conformance.expectations.conditions import Where, holds, where_of
-from conformance.expectations.entries import Entry, Known
+from conformance.expectations.entries import Entry, KnownGaps
 from conformance.expectations.sizes import fails_by_itself, largest_error
 from conformance.records import (
     Cell,
@@ -98,7 +98,7 @@ def _speaks_of(entry: Entry, cell: CellResult) -> bool:
     return alike and cell.verdict in entry.verdicts and entry.says in words
 
 
-def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ...]:
+def assess(results: Results, known: KnownGaps, today: dt.date) -> tuple[Assessed, ...]:
     """Assess every cell of a run, in its order."""
     places = where_of(results)
     backends = {column.id: column.backend.id for column in results.columns}
@@ -110,7 +110,7 @@ def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ..
     )
 
 
-def _answered(known: Known, plain: Cell, cell: CellResult, where: Where) -> tuple[int, ...]:
+def _answered(known: KnownGaps, plain: Cell, cell: CellResult, where: Where) -> tuple[int, ...]:
     """Return the entries that apply to a cell, without bf16 entries if it ran in float32 only."""
     applicable = applying(known, plain, where)
     if cell.numerics is not None or cell.meaning is None:
@@ -122,7 +122,7 @@ def _of_bf16(entry: Entry) -> bool:
     return entry.precision is Precision.BF16 or set(entry.verdicts) == {Verdict.DRIFT}
 
 
-def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
+def applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
     """Return the entries that match a backend's cell and whose conditions are met."""
     return tuple(
         index
@@ -133,7 +133,7 @@ def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
 
 def standing(
     assessed: Sequence[Assessed],
-    known: Known,
+    known: KnownGaps,
     today: dt.date,
     *,
     selection: Selection | None = None,
@@ -156,7 +156,7 @@ def standing(
 
 
 def _assess(
-    cell: CellResult, plain: Cell, known: Known, entries: tuple[int, ...], today: dt.date
+    cell: CellResult, plain: Cell, known: KnownGaps, entries: tuple[int, ...], today: dt.date
 ) -> Assessed:
     if cell.harness and not cell.verdict.passes:
         return Assessed(cell, plain, Finding.HARNESS, cell.reason or "the harness failed", entries)
@@ -179,7 +179,7 @@ def _assess(
     return Assessed(cell, plain, Finding.NUMERICS if drifts else Finding.UNEXPECTED, words, entries)
 
 
-def _unexpected(cell: CellResult, known: Known, entries: Sequence[int]) -> str:
+def _unexpected(cell: CellResult, known: KnownGaps, entries: Sequence[int]) -> str:
     """Return what the cell says, and what was expected instead."""
     words = cell.diagnosis or cell.reason or "no reason was recorded"
     if beyond := [index for index in entries if _speaks_of(known.entries[index], cell)]:
@@ -208,7 +208,7 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
     return Standing.NOT_HERE if matched else Standing.NOT_RUN
 
 
-def _lines(known: Known, entries: Sequence[int]) -> str:
+def _lines(known: KnownGaps, entries: Sequence[int]) -> str:
     name = known.path.name if known.path else "known"
     return " and ".join(
         f"{name}:{line}" if (line := known.line(index)) else f"the built-in {name}"
@@ -216,7 +216,7 @@ def _lines(known: Known, entries: Sequence[int]) -> str:
     )
 
 
-def _why_not(known: Known, entries: Sequence[int], cell: CellResult) -> str:
+def _why_not(known: KnownGaps, entries: Sequence[int], cell: CellResult) -> str:
     """Return why entries that match the cell's words do not explain it.
 
     Example: `it is 0.021 off, known.yaml:52 expects at most 0.0015`.
@@ -232,7 +232,7 @@ def _why_not(known: Known, entries: Sequence[int], cell: CellResult) -> str:
     return f"{here}, {lines} expects at most {most:g}"
 
 
-def _wanted(known: Known, entries: Sequence[int]) -> str:
+def _wanted(known: KnownGaps, entries: Sequence[int]) -> str:
     wanted: dict[str, None] = {}
     for index in entries:
         entry = known.entries[index]

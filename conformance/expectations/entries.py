@@ -108,7 +108,7 @@ class Entry:
 
 
 @record()
-class Known:
+class KnownGaps:
     """The entries in the file's order, and the line (from 1) on which each begins.
 
     The last ones are `inherited` from the built-in file: this file cannot fix them.
@@ -133,12 +133,12 @@ class Known:
 
 
 @record()
-class _Document:
+class _KnownDocument:
     known: tuple[Entry, ...] | None
     extends: Literal["", "built-in"] = ""
 
 
-def load(path: Path) -> Known:
+def load(path: Path) -> KnownGaps:
     """Load known.yaml. `extends: built-in` adds the entries on built-in models.
 
     Inherited entries are not wrong if a cell passes or none matches. Raises ConformanceError with
@@ -147,7 +147,7 @@ def load(path: Path) -> Known:
     """
     tree = parse(path, holds="it needs the key `known`: a list of entries")
     try:
-        document = check(_Document, tree, _keys)
+        document = check(_KnownDocument, tree, _keys)
         entries = document.known or ()
         for index, entry in enumerate(entries):
             _sensible(entry, ("known", index))
@@ -155,24 +155,24 @@ def load(path: Path) -> Known:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
     inherited_entries = inherited().entries if document.extends else ()
-    return Known((*entries, *inherited_entries), lines, path, len(inherited_entries))
+    return KnownGaps((*entries, *inherited_entries), lines, path, len(inherited_entries))
 
 
-def inherited() -> Known:
+def inherited() -> KnownGaps:
     """Return the built-in entries for another project, where a passing cell contradicts none."""
     built_in = load(packaged.path("known.yaml")).entries
     entries = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
-    return Known(entries, inherited=len(entries))
+    return KnownGaps(entries, inherited=len(entries))
 
 
-def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:
+def matching_nothing(known: KnownGaps, cells: Collection[Cell]) -> tuple[int, ...]:
     """Return the entries that match none of these cells: misspelt or forgotten ones."""
     return tuple(
         index for index, entry in enumerate(known.own) if not any(cell in entry for cell in cells)
     )
 
 
-def refuse_unmatched(known: Known, cells: Collection[Cell]) -> None:
+def refuse_unmatched(known: KnownGaps, cells: Collection[Cell]) -> None:
     """Raise ConformanceError with the line if an entry matches no possible cell."""
     for index in matching_nothing(known, cells):
         raise ConformanceError(
@@ -307,7 +307,7 @@ def _sensible_bound(entry: Entry, at_most: float, place: Location) -> None:
 
 def _keys(location: Location) -> list[str]:
     """Return the keys that are valid at a place of the document."""
-    kind: type = _Document
+    kind: type = _KnownDocument
     if len(location) > 1:
         kind = Entry
     if "match" in location or "also" in location:

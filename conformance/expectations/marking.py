@@ -9,7 +9,7 @@ from dataclasses import replace
 from conformance.expectations.assess import Assessed, Standing, assess, standing
 from conformance.expectations.conclusion import concluded
 from conformance.expectations.conditions import listed
-from conformance.expectations.entries import Known
+from conformance.expectations.entries import KnownGaps
 from conformance.records import Finding, Gap, Results
 
 #: Standings in order of precedence among one cause's entries.
@@ -19,13 +19,13 @@ _WORST = (
 )
 
 
-def marked(results: Results, known: Known, today: dt.date) -> Results:
+def marked(results: Results, known: KnownGaps, today: dt.date) -> Results:
     """Return the run with each cell's finding, the gaps that matter, and the exit code."""
     return with_findings(results, known, assess(results, known, today), today)
 
 
 def with_findings(
-    results: Results, known: Known, assessed: Sequence[Assessed], today: dt.date
+    results: Results, known: KnownGaps, assessed: Sequence[Assessed], today: dt.date
 ) -> Results:
     """Like `marked`, for cells that are already assessed, perhaps settled by repetitions."""
     standings = standing(assessed, known, today, selection=results.selection)

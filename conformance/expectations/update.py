@@ -25,11 +25,11 @@ from conformance.errors import ConformanceError
 from conformance.expectations.assess import Assessed, assess, explains
 from conformance.expectations.conclusion import plural
 from conformance.expectations.conditions import where_of
-from conformance.expectations.entries import AXES, Known, Match
+from conformance.expectations.entries import AXES, KnownGaps, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.sizes import SIZED, bound_for, largest_error, says_nothing
 from conformance.expectations.telling_apart import telling_apart
-from conformance.expectations.yaml_rewrite import Splice
+from conformance.expectations.yaml_rewrite import EntryEdits
 from conformance.records import Cell, CellResult, Finding, Precision, Results, record
 from conformance.shortening import clip
 
@@ -54,7 +54,7 @@ class Update:
 
 
 def update(
-    text: str, known: Known, results: Results, cells: Collection[Cell], today: dt.date
+    text: str, known: KnownGaps, results: Results, cells: Collection[Cell], today: dt.date
 ) -> Update:
     """Return what known.yaml should say after this run. `cells` are all possible cells.
 
@@ -62,7 +62,7 @@ def update(
     """
     assessed = assess(results, known, today)
     universe = set(cells) | {result.plain for result in assessed}
-    splice = Splice(text, known.path)
+    splice = EntryEdits(text, known.path)
     places = where_of(results)
     changes: list[str] = []
     unsolved: list[str] = []
@@ -111,7 +111,7 @@ def difference(old: str, new: str, path: Path) -> str:
     return "".join(lines)
 
 
-def _given_up(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
+def _given_up(known: KnownGaps, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     """Return the cells that the entry must give up: passing ones; none if it holds sometimes.
 
     If it explains no cell, these include cells that fail differently or by other entries.
@@ -125,7 +125,7 @@ def _given_up(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cel
     return set() if entry.sometimes else cells
 
 
-def _held(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
+def _held(known: KnownGaps, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     """Return the cells that the entry explains."""
     return {
         result.plain

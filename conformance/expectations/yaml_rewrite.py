@@ -19,7 +19,7 @@ _INDENT = "  "
 _COMMENT = re.compile(r"[ \t]*#")
 
 
-class Splice:
+class EntryEdits:
     """Edits of one text, by index in the list `known`; `text` applies them together."""
 
     def __init__(self, text: str, path: Path | None = None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError, ExitCode
-from conformance.expectations import Known
+from conformance.expectations import KnownGaps
 from conformance.expectations.conditions import where_in
 from conformance.fuzz import batch as batches
 from conformance.fuzz import corpus, draw, smaller, tally
@@ -98,7 +98,7 @@ class Campaign:
         backends: Sequence[Backend],
         *,
         folder: Path,
-        known: Known,
+        known: KnownGaps,
         cache: Path,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from conformance.expectations import Entry, Known
+from conformance.expectations import Entry, KnownGaps
 from conformance.expectations.assess import applying, explains
 from conformance.expectations.conditions import Where, holds
 from conformance.expectations.sizes import says_nothing
@@ -194,7 +194,7 @@ def _fail_alike(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bo
     }
 
 
-def explained_by(known: Known, cell: CellResult, plain: Cell, where: Where) -> str:
+def explained_by(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) -> str:
     """Return the reason of the entry of known.yaml that expects this result of the cell, or "".
 
     An entry for other scenarios also applies if it matches the cell's message and names a cause or

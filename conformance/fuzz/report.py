@@ -12,7 +12,7 @@ from pathlib import Path
 from conformance import judging_runs
 from conformance.errors import ConformanceError
 from conformance.execution import environment, publish
-from conformance.expectations import Known, concluded, marked
+from conformance.expectations import KnownGaps, concluded, marked
 from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.planning.machine import conditions
@@ -29,7 +29,7 @@ def reported(
     backends: Sequence[Backend],
     *,
     folder: Path,
-    known: Known,
+    known: KnownGaps,
     cache: Path,
     limits: Limits,
     on_event: Callable[[Event], None],
@@ -48,7 +48,7 @@ def _of_model(
     model: Model,
     backends: Sequence[Backend],
     folder: Path,
-    known: Known,
+    known: KnownGaps,
     cache: Path,
     limits: Limits,
     on_event: Callable[[Event], None],

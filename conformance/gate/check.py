@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Sequence
 
-from conformance.expectations import Known, assess
+from conformance.expectations import KnownGaps, assess
 from conformance.expectations.entries import refuse_unmatched
 from conformance.gate.decide import (
     MOST_REPEATED,
@@ -24,7 +24,7 @@ Repeat = Callable[[Collection[Cell]], Sequence[Results]]
 
 def check(
     run: RunFolder,
-    known: Known,
+    known: KnownGaps,
     cells: Collection[Cell],
     today: dt.date,
     *,

@@ -12,7 +12,7 @@ from conformance.expectations import (
     Assessed,
     Conclusion,
     Finding,
-    Known,
+    KnownGaps,
     Standing,
     assess,
     conclusion_of,
@@ -35,7 +35,7 @@ class Decision:
     """The gate's answer and everything it rests on. `standings` are in the order of the entries."""
 
     results: Results
-    known: Known
+    known: KnownGaps
     assessed: tuple[Assessed, ...]
     standings: tuple[Standing, ...]
     strict: bool = False
@@ -58,7 +58,7 @@ class Decision:
 
 def decide(
     results: Results,
-    known: Known,
+    known: KnownGaps,
     today: dt.date,
     *,
     assessed: Sequence[Assessed] | None = None,
@@ -87,7 +87,7 @@ def settle(
     results: Results,
     assessed: Sequence[Assessed],
     repeats: Sequence[Results],
-    known: Known,
+    known: KnownGaps,
     today: dt.date,
 ) -> tuple[Assessed, ...]:
     """Mark unexpected results as flaky if no repetition shows them again; the others stand.

@@ -22,7 +22,7 @@ from conformance.shortening import few
 
 if TYPE_CHECKING:
     from conformance.environments import InstalledEnvironment, Spec, Untestable
-    from conformance.expectations import Known
+    from conformance.expectations import KnownGaps
 
 
 #: The tier of a run that names nothing, and the one that leaves nothing out.
@@ -223,7 +223,7 @@ def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tu
     return plan.cells(whole.models, whole.backends, known)
 
 
-def expected(path: Path | None = None) -> Known:
+def expected(path: Path | None = None) -> KnownGaps:
     """Load the expectations, by default the project's, or else the built-in gaps.
 
     These match causes, which a user's model may share.

@@ -9,7 +9,7 @@ from conformance.expectations import (
     Conditions,
     Entry,
     Finding,
-    Known,
+    KnownGaps,
     Match,
     Standing,
     assess,
@@ -25,7 +25,7 @@ def entry(match=None, verdict=Verdict.UNSUPPORTED, **more):
 
 
 def one(found, *entries, today=TODAY, **more):
-    known = Known(tuple(entries), tuple(range(1, len(entries) + 1)))
+    known = KnownGaps(tuple(entries), tuple(range(1, len(entries) + 1)))
     run = results(cells=[found], **more)
     (assessed,) = assess(run, known, today)
     return assessed.finding, standing((assessed,), known, today)

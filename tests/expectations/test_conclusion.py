@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from conformance.errors import ExitCode
-from conformance.expectations import Entry, Known, Match, conclude, marked
+from conformance.expectations import Entry, KnownGaps, Match, conclude, marked
 from conformance.gate import decide, headline
 from conformance.records import Finding, Verdict
 from conformance.report.sections.findings import headline_of
 from tests.known_runs import CELLS, TODAY, results
 
-WHOLE = Known((Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="x"),))
+WHOLE = KnownGaps(
+    (Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="x"),)
+)
 COLUMN = {cell: Verdict.WRONG for cell in CELLS if (cell.model, cell.backend) == ("llama", "hf")}
 FIRST = next(iter(COLUMN))
 
@@ -19,11 +21,11 @@ FIRST = next(iter(COLUMN))
 @pytest.mark.parametrize(
     ("verdicts", "known", "code", "words"),
     [
-        ({}, Known(), 0, "Nothing unexpected. 12 cells as expected."),
+        ({}, KnownGaps(), 0, "Nothing unexpected. 12 cells as expected."),
         (COLUMN, WHOLE, 0, "Nothing unexpected. 12 cells as expected; 1 known gap."),
-        (COLUMN, Known(), 1, f"{len(COLUMN)} unexpected in 1 model."),
+        (COLUMN, KnownGaps(), 1, f"{len(COLUMN)} unexpected in 1 model."),
         (COLUMN | {FIRST: Verdict.MATCH}, WHOLE, 1, "1 known gap is gone (1 cell no longer fail"),
-        ({FIRST: Verdict.UNSUPPORTED}, Known(), 1, "1 unexpected in 1 model."),
+        ({FIRST: Verdict.UNSUPPORTED}, KnownGaps(), 1, "1 unexpected in 1 model."),
     ],
 )
 def test_run_page_gate_and_exit_code_agree(verdicts, known, code, words):
@@ -46,7 +48,7 @@ def test_an_expired_entry_is_said_and_closes():
 def test_entries_of_one_reason_are_one_gap():
     (entry,) = WHOLE.entries
     halves = [replace(entry, match=replace(entry.match, case=cell.case)) for cell in COLUMN]
-    run = marked(results(COLUMN), Known(tuple(halves)), TODAY)
+    run = marked(results(COLUMN), KnownGaps(tuple(halves)), TODAY)
     assert len(run.gaps) == 1
     assert {cell.gap for cell in run.cells if cell.finding is Finding.KNOWN} == {0}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance import expectations
-from conformance.expectations import Entry, Finding, Known, Match, assess, load, update
+from conformance.expectations import Entry, Finding, KnownGaps, Match, assess, load, update
 from conformance.expectations.assess import explains
 from conformance.expectations.sizes import TOO_FAR, bound_for, largest_error, says_nothing
 from conformance.judge import judgement
@@ -30,7 +30,7 @@ from tests.known_runs import CELLS, TODAY, cell, results
 
 KNOWN = load(Path(__file__).parents[2] / "known.yaml")
 #: As an entry is that nothing predicts.
-UNPREDICTED = Known(
+UNPREDICTED = KnownGaps(
     (
         Entry(
             Match(backend="vllm-pp1"),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.expectations import Conditions, Entry, Known, Match
+from conformance.expectations import Conditions, Entry, KnownGaps, Match
 from conformance.expectations.conditions import Where
 from conformance.fuzz import campaign, causes, corpus, tally
 from conformance.fuzz.causes import Failure, ProgramDifference
@@ -176,7 +176,7 @@ def test_a_gap_of_another_scenario_is_known_by_its_words_on_the_same_column():
     plain = Cell("llama", "vllm-pp1", "program_1", "all")
 
     def known(**more) -> str:
-        return causes.explained_by(Known((entry(**more),)), cell, plain, WHERE)
+        return causes.explained_by(KnownGaps((entry(**more),)), cell, plain, WHERE)
 
     accessors = {"scenario": "accessors", "backend": "vllm-pp1"}
     assert known(match=accessors, says="without the embedding's scale") == "The scale comes later."
@@ -243,7 +243,7 @@ def running(tmp_path: Path, state: tally.CampaignState) -> campaign.Campaign:
     asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
     return campaign.Campaign(
         replace(state, asked=asked), [model], [HF, PP1, PP2],
-        folder=tmp_path, known=Known(), cache=tmp_path,
+        folder=tmp_path, known=KnownGaps(), cache=tmp_path,
     )  # fmt: skip
 
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.expectations import Entry, Finding, Known, Match, assess
+from conformance.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.gate.decide import decide, refuse_incomplete, settle, to_repeat
 from conformance.records import Thresholds, Verdict, widened
 from conformance.store import RunPlan
 from tests.known_runs import CELLS, TODAY, cell, group, results
 
 LLAMA = Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="here")
-NOTHING = Known()
-ONE = Known((LLAMA,), (2,))
+NOTHING = KnownGaps()
+ONE = KnownGaps((LLAMA,), (2,))
 COLUMN = {one: Verdict.WRONG for one in CELLS if (one.model, one.backend) == ("llama", "hf")}
 FAILING = [verdict for verdict in Verdict if verdict.fails or verdict.neutral]
 
@@ -42,7 +42,7 @@ def test_one_stale_cell_of_many_closes_it():
 
 
 def test_an_expired_entry_closes_it():
-    old = Known((replace(LLAMA, expires=TODAY - dt.timedelta(days=1)),), (2,))
+    old = KnownGaps((replace(LLAMA, expires=TODAY - dt.timedelta(days=1)),), (2,))
     assert code(results(COLUMN), old) is ExitCode.UNEXPECTED
     # Also where none of its cells was run.
     others = [one for one in results().cells if one.model != "llama"]
@@ -50,7 +50,7 @@ def test_an_expired_entry_closes_it():
 
 
 def test_an_entry_that_others_make_redundant_closes_it():
-    twice = Known((LLAMA, replace(LLAMA, verdict=Verdict.DRIFT)), (2, 9))
+    twice = KnownGaps((LLAMA, replace(LLAMA, verdict=Verdict.DRIFT)), (2, 9))
     assert decide(results(COLUMN), twice, TODAY).wrong_entries == (1,)
     assert code(results(COLUMN), twice) is ExitCode.UNEXPECTED
 

