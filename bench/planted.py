@@ -26,7 +26,7 @@ from conformance.inputs import manifest
 from conformance.planning.jobs import launch
 from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Column, Model, Precision, Thresholds
-from conformance.runner import Limits
+from conformance.runner import TimeLimits
 from conformance.runner import run as run_jobs
 from conformance.selftest.faulty_columns import ENGINE
 
@@ -54,7 +54,7 @@ def tried(
         thresholds=Thresholds(),
     )  # fmt: skip
     jobs = [replace(job, launch=launch(Column(HF))) for job in batch.planned.values()]
-    limits = Limits(cell=30.0)
+    limits = TimeLimits(cell=30.0)
     run_jobs(jobs, logs=batch.run.path / "zygotes", jobs=2, limits=limits, device=conditions())
     results = batch.judged(Thresholds())
     found = {}

@@ -161,10 +161,10 @@ def simulate(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace) -> None:
     """The same groups, which load nothing, at home and on a node of this machine."""
     from conformance.cluster import connected
-    from conformance.runner import Limits, itself, run
+    from conformance.runner import TimeLimits, itself, run
     from tests.cluster.nodes import nodes, planned
 
-    limits = Limits()
+    limits = TimeLimits()
     with tempfile.TemporaryDirectory() as folder, nodes() as cluster:
         cluster.add("only")
         with connected(cluster.address) as joined:

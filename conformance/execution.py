@@ -41,7 +41,7 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.report import html, tables
-from conformance.runner import Event, Hire, Limits, Summary, itself
+from conformance.runner import Event, Hire, RunSummary, TimeLimits, itself
 from conformance.runner import run as run_jobs
 from conformance.scenario import Places, Scenario, as_planned, folders_of
 from conformance.store import (
@@ -65,7 +65,7 @@ class Finished:
     """A run's folder and page; `results` is None if the run was interrupted."""
 
     folder: RunFolder
-    summary: Summary
+    summary: RunSummary
     results: Results | None
     page: Path | None
 
@@ -135,7 +135,7 @@ def execute(
     scenarios: Mapping[str, Scenario],
     *,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     jobs: int,
     on_event: Callable[[Event], None],
     observations: Path | None = None,
@@ -220,7 +220,7 @@ def once_more(
     *,
     fresh: bool,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     on_event: Callable[[Event], None],
 ) -> Finished:
     """Start a run in `reports` with the contents and conditions of a plan. With `fresh` nothing
@@ -297,7 +297,7 @@ def info_of(run: RunFolder) -> RunInfo:
     )
 
 
-def keep_info(run: RunFolder, plan: RunPlan, summary: Summary) -> None:
+def keep_info(run: RunFolder, plan: RunPlan, summary: RunSummary) -> None:
     """Save the cost of the gathering, including the time before it was resumed."""
     before = read_record(RunInfo, run.path / INFO)
     info = RunInfo(

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from conformance.records import Backend, Case, Column, Job, Model
-from conformance.runner import Launch, Limits, Planned, run
+from conformance.runner import Launch, Planned, TimeLimits, run
 from conformance.store import GroupFolder
 
 SCENARIOS = Path(__file__).parent / "faulty_scenarios"
 CASES = ("first", "bad", "last")
 
 #: Short, but long enough for a busy machine: a healthy cell takes milliseconds.
-LIMITS = Limits(cell=4.0, load=6.0, close=1.5, imports=60.0)
+LIMITS = TimeLimits(cell=4.0, load=6.0, close=1.5, imports=60.0)
 
 
 def job(
@@ -88,7 +88,7 @@ def main(folder: Path, engines: Sequence[str]) -> None:
         [planned(engine, folder, options={"refuse": True}) for engine in engines],
         logs=folder / "logs",
         jobs=4,
-        limits=Limits(),
+        limits=TimeLimits(),
     )
     print(
         json.dumps(

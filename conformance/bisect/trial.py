@@ -15,7 +15,7 @@ from conformance.bisect.state import BisectFolder, CandidateTrial
 from conformance.environments import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.environments.resolving import NEEDS
 from conformance.planning.trust import Executed, of_plan
-from conformance.runner import Event, Limits
+from conformance.runner import Event, TimeLimits
 from conformance.scenario import Scenario
 from conformance.store import RunPlan, read_plan
 from conformance.store.files import write_record
@@ -99,7 +99,7 @@ def run_cells(
     *,
     fresh: bool,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     on_event: Callable[[Event], None],
 ) -> Observed:
     """Run the plan's cells with every column in this environment. The reference stays in ours.

@@ -67,10 +67,10 @@ class Asked:
 def gather(
     asked: Asked,
     run: RunFolder,
-    limits: runner.Limits,
+    limits: runner.TimeLimits,
     on_event: Callable[[runner.Event], None],
     steps: Steps | None = None,
-) -> runner.Summary:
+) -> runner.RunSummary:
     """Run the files' functions on their engines, which store the observations in the run folder.
 
     `steps` are those of a search: the engines stay loaded for it after they have run the files.

@@ -29,7 +29,7 @@ from conformance.errors import ConformanceError
 from conformance.planning import trust
 from conformance.planning.selection import Choice, Selected
 from conformance.records import Precision
-from conformance.runner import Limits
+from conformance.runner import TimeLimits
 from conformance.scenario import Places, as_planned, discover
 from conformance.store import RunPlan
 
@@ -116,7 +116,7 @@ def forget_untestable(folder: BisectFolder) -> None:
 
 
 def carry_on(
-    folder: BisectFolder, cache: Path, limits: Limits, console: Console
+    folder: BisectFolder, cache: Path, limits: TimeLimits, console: Console
 ) -> BisectionConclusion:
     """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
     asked = folder.read().asked

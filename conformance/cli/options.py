@@ -20,7 +20,7 @@ from conformance.planning.selection import Choice
 from conformance.records import Precision
 
 if TYPE_CHECKING:
-    from conformance.runner import Limits
+    from conformance.runner import TimeLimits
 
 __all__ = [
     "Choice",
@@ -201,10 +201,10 @@ class Running:
         return tuple(self.precision) or tuple(Precision)
 
     @property
-    def limits(self) -> Limits:
-        from conformance.runner import Limits
+    def limits(self) -> TimeLimits:
+        from conformance.runner import TimeLimits
 
-        return Limits(cell=self.timeout, load=self.load_timeout)
+        return TimeLimits(cell=self.timeout, load=self.load_timeout)
 
     @property
     def groups(self) -> int:

@@ -19,7 +19,7 @@ from conformance.cluster.messages import Expected
 from conformance.errors import ConformanceError
 from conformance.planning import machine
 from conformance.processes import sessions, temporary
-from conformance.runner import Crew, Hire, Limits
+from conformance.runner import Crew, Hire, TimeLimits
 from conformance.store import installed
 
 #: Makes Ray use the loopback as this machine's address instead of the outward-facing one. Read when
@@ -47,7 +47,7 @@ class Cluster:
         self.expected = Expected(fitness.code_digest(), installed(), machine.chosen())
         self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
 
-    def hire(self, limits: Limits, *, most: int | None = None) -> Hire:
+    def hire(self, limits: TimeLimits, *, most: int | None = None) -> Hire:
         """Run groups on the cluster, at most `most` at a time, or as many as fit."""
 
         def hired(local: Crew) -> Crew:

@@ -18,7 +18,7 @@ from conformance.cluster.homeward import Arriving
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import Begun, Ended, Errand, Expected, Message, Part
 from conformance.errors import ConformanceError, ExitCode
-from conformance.runner import Crew, Limits, Planned
+from conformance.runner import Crew, Planned, TimeLimits
 from conformance.runner.group import GroupRun
 from conformance.store import ObservationCache, installed_in
 
@@ -62,7 +62,7 @@ class OnRay:
         expected: Expected,
         local: Crew,
         *,
-        limits: Limits,
+        limits: TimeLimits,
         most: int | None,
     ) -> None:
         self._ray = ray

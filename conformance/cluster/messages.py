@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.records import Job
-from conformance.runner import Event, Limits
+from conformance.runner import Event, TimeLimits
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Errand:
     env: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
     expected: Expected
-    limits: Limits
+    limits: TimeLimits
     load: float
     tries: int
     ours: bool

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conformance.checkpoints import cache_folder
 from conformance.processes import temporary
-from conformance.runner import Limits, Planned
+from conformance.runner import Planned, TimeLimits
 from conformance.runner.local import Local
 
 
@@ -46,7 +46,7 @@ _kept: list[_Kept] = []
 
 
 @contextmanager
-def crew(limits: Limits, device: str) -> Iterator[Warm]:
+def crew(limits: TimeLimits, device: str) -> Iterator[Warm]:
     """Provide the kept processes for one group; end them if the group does not finish."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     if _kept and _kept[-1].gpus != gpus:
@@ -71,7 +71,7 @@ def end() -> None:
         kept.folder.close()
 
 
-def _begun(limits: Limits, device: str, gpus: str | None) -> _Kept:
+def _begun(limits: TimeLimits, device: str, gpus: str | None) -> _Kept:
     stack = ExitStack()
     # Ends with the zygotes, which end with this process.
     folder: Path = stack.enter_context(temporary.folder())

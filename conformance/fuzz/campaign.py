@@ -47,7 +47,7 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.runner import Event, GroupFinished, Limits, Planned, Summary
+from conformance.runner import Event, GroupFinished, Planned, RunSummary, TimeLimits
 from conformance.runner import run as run_jobs
 from conformance.store import create_run, gathered_in, point_latest
 from conformance.store.files import read_record, write_record
@@ -60,7 +60,7 @@ BF16_SHARE = 6
 #: How many similar programs are minimised at the same time.
 ALIKE = 2
 #: A hanging program is stopped after this time.
-LIMITS = Limits(cell=40.0)
+LIMITS = TimeLimits(cell=40.0)
 
 
 def new(reports: Path) -> Path:
@@ -142,7 +142,7 @@ class Campaign:
                     remedy="begin another one: conformance fuzz",
                 )
 
-    def run(self, on_event: Callable[[Event], None] = lambda _: None) -> Summary:
+    def run(self, on_event: Callable[[Event], None] = lambda _: None) -> RunSummary:
         """Run until the time is over and all findings are minimised. Ctrl-C ends it early; verdicts
         are kept.
         """

@@ -19,7 +19,7 @@ from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
 from conformance.repro import issue, script
 from conformance.repro.upstream import Project
-from conformance.runner import Event, Limits
+from conformance.runner import Event, TimeLimits
 from conformance.runner import run as run_jobs
 
 
@@ -31,7 +31,7 @@ def reported(
     folder: Path,
     known: KnownGaps,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     on_event: Callable[[Event], None],
 ) -> tuple[ProgramDifference, ...]:
     """Return the differences with the files written for each in `folder`."""
@@ -50,7 +50,7 @@ def _of_model(
     folder: Path,
     known: KnownGaps,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     on_event: Callable[[Event], None],
 ) -> list[ProgramDifference]:
     thresholds = Thresholds()

@@ -15,7 +15,7 @@ from conformance import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judging_runs.attributing import one_stage
 from conformance.records import Cell, Column, Results
-from conformance.runner import Event, Limits
+from conformance.runner import Event, TimeLimits
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, RunPlan
 
@@ -30,7 +30,7 @@ def repeat(
     *,
     rounds: int,
     cache: Path,
-    limits: Limits,
+    limits: TimeLimits,
     on_event: Callable[[Event], None],
 ) -> tuple[Results, ...]:
     """Return the results of every round. Raises ConformanceError when one is interrupted."""

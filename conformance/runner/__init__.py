@@ -1,6 +1,6 @@
 """The parent process of a run: starts, watches, kills and restarts workers, and resumes runs.
 
-    summary = run(planned, logs=run_folder.path / "zygotes", jobs=2, limits=Limits(),
+    summary = run(planned, logs=run_folder.path / "zygotes", jobs=2, limits=TimeLimits(),
                   device="cpu", cache=ObservationCache(folder), on_event=print)
 
 It needs none of the engines installed. Observations are in the jobs' folders.
@@ -25,8 +25,8 @@ from conformance.runner.events import (
 )
 from conformance.runner.local import Local
 from conformance.runner.loop import Runner
-from conformance.runner.planned import Done, Further, Launch, Planned, Summary
-from conformance.runner.timeouts import Limits
+from conformance.runner.planned import Done, Further, Launch, Planned, RunSummary
+from conformance.runner.timeouts import TimeLimits
 from conformance.store import ObservationCache
 
 __all__ = [
@@ -41,9 +41,9 @@ __all__ = [
     "GroupStarted",
     "Hire",
     "Launch",
-    "Limits",
     "Planned",
-    "Summary",
+    "RunSummary",
+    "TimeLimits",
     "WorkerDied",
     "itself",
     "run",
@@ -68,26 +68,26 @@ def run(
     *,
     logs: Path,
     jobs: int = 1,
-    limits: Limits | None = None,
+    limits: TimeLimits | None = None,
     device: str = "cpu",
     cache: ObservationCache | None = None,
     on_event: Callable[[Event], None] = _silent,
     hire: Hire = itself,
-) -> Summary:
+) -> RunSummary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
-    Afterwards every case of every job has an outcome, unless `Summary.interrupted`, and no process
-    of the run is left. Cells with an outcome in their folder are not run again. `device` names the
-    hardware in the cache's keys. `hire` can run the groups elsewhere; this machine still runs jobs
-    that must stay on it. Raises ConformanceError for a graph that cannot be run, a run that another
-    process is working on, and processes that cannot be ended.
+    Afterwards every case of every job has an outcome, unless `RunSummary.interrupted`, and no
+    process of the run is left. Cells with an outcome in their folder are not run again. `device`
+    names the hardware in the cache's keys. `hire` can run the groups elsewhere; this machine still
+    runs jobs that must stay on it. Raises ConformanceError for a graph that cannot be run, a run
+    that another process is working on, and processes that cannot be ended.
     """
     # Two runners in one folder would confuse their workers.
     with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
         local = Local(
             logs,
             jobs=jobs,
-            limits=limits or Limits(),
+            limits=limits or TimeLimits(),
             device=device,
             places=temporary.environment(folder, cache_folder(), device),
         )

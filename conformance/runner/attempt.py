@@ -15,7 +15,7 @@ from typing import Any
 from conformance import loose_json
 from conformance.processes import sessions
 from conformance.records import Status
-from conformance.runner.timeouts import Limits
+from conformance.runner.timeouts import TimeLimits
 from conformance.store import GroupFolder
 
 #: Seconds that all hanging processes together have to write their stacks to the log.
@@ -131,7 +131,7 @@ class Attempt:
             case "closing" | "closed":
                 self.phase = "close"
 
-    def kill_when_overdue(self, limits: Limits, now: float) -> None:
+    def kill_when_overdue(self, limits: TimeLimits, now: float) -> None:
         limit, words = limits.of(self.phase)
         if self.overdue or now - self.since <= limit:
             return

@@ -25,7 +25,7 @@ from conformance.runner.events import (
 from conformance.runner.planned import Further, Planned
 from conformance.runner.reuse import keys_of, most_finished, take
 from conformance.runner.stacks import in_the_trace
-from conformance.runner.timeouts import Limits
+from conformance.runner.timeouts import TimeLimits
 from conformance.scenario import folders_of, is_a_users
 from conformance.store import GroupFolder, ObservationCache
 from conformance.store.files import write_text
@@ -162,7 +162,7 @@ class GroupRun:
         )
         return path
 
-    def watch(self, limits: Limits) -> None:
+    def watch(self, limits: TimeLimits) -> None:
         """Pass on the worker's events; kill it if it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)

@@ -12,7 +12,7 @@ from conformance.processes import sessions
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
 from conformance.runner.pool import Pool
-from conformance.runner.timeouts import Limits
+from conformance.runner.timeouts import TimeLimits
 from conformance.store import ObservationCache
 
 #: Seconds to wait for a message before reading the events files again.
@@ -31,7 +31,7 @@ class Local:
     """Runs at most `jobs` groups at a time, one worker each; `device` names the hardware."""
 
     def __init__(
-        self, logs: Path, *, jobs: int, limits: Limits, device: str, places: Mapping[str, str]
+        self, logs: Path, *, jobs: int, limits: TimeLimits, device: str, places: Mapping[str, str]
     ) -> None:
         self.peak_mib = 0.0
         self._jobs = max(1, jobs)

@@ -13,7 +13,7 @@ from conformance.records import Group, Status
 from conformance.runner.crew import Crew
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
-from conformance.runner.planned import Done, Planned, Summary, check
+from conformance.runner.planned import Done, Planned, RunSummary, check
 from conformance.store import GroupFolder, ObservationCache
 
 
@@ -38,7 +38,7 @@ class Runner:
         self._done: dict[str, Done] = {}
         self._resumed = 0
 
-    def run(self) -> Summary:
+    def run(self) -> RunSummary:
         begun = time.monotonic()
         interrupted = False
         try:
@@ -56,7 +56,7 @@ class Runner:
             raise ConformanceError(
                 f"processes of the run cannot be ended: {sorted(survivors)}", code=ExitCode.HARNESS
             )
-        return Summary(
+        return RunSummary(
             self._done,
             time.monotonic() - begun,
             self._crew.peak_mib,

@@ -11,7 +11,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.records import Case, Group, Job
 from conformance.runner.deaths import DEATHS_OF_A_CELL
-from conformance.runner.timeouts import Limits
+from conformance.runner.timeouts import TimeLimits
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Planned:
     needs_cells: tuple[tuple[str, str], ...] = ()
     cached: bool = False
     folder: Path | None = None
-    limits: Limits | None = None
+    limits: TimeLimits | None = None
     load: float = 0.0
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False
@@ -85,7 +85,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """The result of a whole run. `peak_mib` is the peak memory of all its processes together."""
 
     done: Mapping[str, Done]

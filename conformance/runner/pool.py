@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.runner import zygotes
 from conformance.runner.planned import Launch
-from conformance.runner.zygotes import Zygote
+from conformance.runner.zygotes import ZygoteProcess
 
 #: A zygote is restarted if it ended after it was ready, or by a signal: either someone killed it or
 #: its imports crashed, and only the latter repeats. After this many starts it is given up.
@@ -21,7 +21,7 @@ CANNOT_IMPORT = "the engine cannot be imported"
 
 
 @dataclass(frozen=True)
-class Unusable:
+class LaunchFailure:
     """Why a launch gets no more workers. `slow`: its imports took too long, as on a busy machine,
     which is not the engine's error.
     """
@@ -34,12 +34,12 @@ class Pool:
     """The zygotes of a run; `unusable` says why a launch gets no more workers."""
 
     def __init__(self, logs: Path, *, mark: str, imports: float, places: Mapping[str, str]) -> None:
-        self.unusable: dict[Launch, Unusable] = {}
+        self.unusable: dict[Launch, LaunchFailure] = {}
         self._logs = logs
         self._mark = mark
         self._imports = imports
         self._places = places
-        self._zygotes: dict[Launch, Zygote] = {}
+        self._zygotes: dict[Launch, ZygoteProcess] = {}
         self._starts: dict[Launch, int] = {}
 
     def start(self, launch: Launch) -> None:
@@ -54,7 +54,7 @@ class Pool:
                 launch, log=log, mark=self._mark, places=self._places
             )
         except OSError as error:
-            self.unusable[launch] = Unusable(f"{launch.python} cannot be started: {error}")
+            self.unusable[launch] = LaunchFailure(f"{launch.python} cannot be started: {error}")
 
     def warm(self, launch: Launch, *, most: int) -> None:
         """Start a zygote in advance if the launch never had one and there are fewer than `most`."""
@@ -94,13 +94,13 @@ class Pool:
             zygote.end()
             del self._zygotes[launch]
             if slow:
-                self.unusable[launch] = Unusable(zygote.words, slow=True)
+                self.unusable[launch] = LaunchFailure(zygote.words, slow=True)
             elif not zygote.ready and not zygote.killed:
-                self.unusable[launch] = Unusable(f"{CANNOT_IMPORT}: {zygote.words}")
+                self.unusable[launch] = LaunchFailure(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
                 crashed = not zygote.ready and zygote.crashed
                 why = CANNOT_IMPORT if crashed else f"{ZYGOTE_STARTS} zygotes have ended"
-                self.unusable[launch] = Unusable(f"{why}: {zygote.words}")
+                self.unusable[launch] = LaunchFailure(f"{why}: {zygote.words}")
         return lost
 
     def keep_only(self, wanted: Collection[Launch]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """Time limits in seconds: for a cell, a load, the shutdown after the last cell, and the imports
     of a zygote.
     """

@@ -24,7 +24,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARA
 
 
 @dataclass
-class Zygote:
+class ZygoteProcess:
     """One warm process. `words` is why it can no longer serve, or ""."""
 
     process: subprocess.Popen[bytes]
@@ -91,7 +91,7 @@ class Zygote:
 
 def start(
     launch: Launch, *, log: Path, mark: str, places: Mapping[str, str] = MappingProxyType({})
-) -> Zygote:
+) -> ZygoteProcess:
     """Start a zygote. Raises OSError if the interpreter cannot be executed. `places` are
     environment variables that say where it may put files.
     """
@@ -118,7 +118,7 @@ def start(
         except OSError:
             ours.close()
             raise
-    return Zygote(process, ours, log)
+    return ZygoteProcess(process, ours, log)
 
 
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:

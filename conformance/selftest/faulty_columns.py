@@ -15,7 +15,7 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone, case_of
 from conformance.errors import ConformanceError
 from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
-from conformance.runner import Limits, Planned
+from conformance.runner import Planned, TimeLimits
 from conformance.scenario import PAIR, Scenario
 from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
@@ -27,7 +27,7 @@ SHARED = "faults"
 #: model in float32; larger groups would leave processors idle.
 CELLS_OF_A_LOAD = 50
 #: Timeouts for cells that are meant to hang.
-SHORT = Limits(cell=10.0, load=120.0, close=10.0)
+SHORT = TimeLimits(cell=10.0, load=120.0, close=10.0)
 
 
 @dataclass(frozen=True)

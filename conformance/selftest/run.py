@@ -30,7 +30,7 @@ from conformance.records import (
     Thresholds,
     injected,
 )
-from conformance.runner import Event, Limits
+from conformance.runner import Event, TimeLimits
 from conformance.runner import run as run_jobs
 from conformance.scenario import Scenario, discover
 from conformance.selftest import examine, faulty_columns, sensitivity, table
@@ -151,7 +151,7 @@ def gather(
         members,
         logs=run.path / "zygotes",
         jobs=jobs,
-        limits=Limits(),
+        limits=TimeLimits(),
         device=machine.conditions(),
         cache=ObservationCache(cache / "observations"),
         on_event=on_event,

@@ -36,7 +36,7 @@ import psutil
 from conformance.processes import sessions, temporary
 
 
-class Zygote:
+class ZygoteLoop:
     """The loop that handles the runner's requests and the ends of children."""
 
     def __init__(self, runner: socket.socket, parent: int) -> None:
@@ -187,7 +187,7 @@ def main(descriptor: int, preload: str = "") -> None:
         # A fork copies only the forking thread: a lock held by another thread stays locked.
         sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
     sessions.die_with_parent(enabled=False)
-    zygote = Zygote(runner, parent)
+    zygote = ZygoteLoop(runner, parent)
     zygote.say({"is": "ready", "seconds": time.monotonic() - begun})
     try:
         zygote.serve()

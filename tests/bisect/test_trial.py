@@ -16,7 +16,7 @@ from conformance.environments import InstalledEnvironment, Untestable
 from conformance.inputs import manifest
 from conformance.planning import plan
 from conformance.records import Column, Thresholds
-from conformance.runner import Limits
+from conformance.runner import TimeLimits
 from conformance.store import RunPlan
 from tests import ours
 from tests.bisect.states import GOOD, releases
@@ -88,7 +88,7 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
         dict(scenarios),
         fresh=True,
         cache=cache_folder(),
-        limits=Limits(cell=300),
+        limits=TimeLimits(cell=300),
         on_event=lambda _: None,
     )
     assert not isinstance(seen.result, UnusableRun), seen.result.reason

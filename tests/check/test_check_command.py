@@ -15,7 +15,7 @@ from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import named
 from conformance.records import Model, Source
-from conformance.runner import Summary
+from conformance.runner import RunSummary
 from conformance.store import RunFolder
 from tests.check.test_kept_check import FILE, gathered
 
@@ -28,7 +28,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / name).write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
 
-    def gathering(asked: gather.Asked, run: RunFolder, *_: object) -> Summary:
+    def gathering(asked: gather.Asked, run: RunFolder, *_: object) -> RunSummary:
         gathered(run, "first", factor=1.0)
         return gathered(run, "second", factor=2.0)
 
@@ -83,7 +83,7 @@ def test_who_interrupts_the_answers_is_told_how_to_go_on(arguments, tmp_path, mo
 
 
 def test_a_check_whose_gathering_was_interrupted_is_made_again(arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "gather", lambda *_: Summary({}, 1.0, 1.0, True, 0, 0))
+    monkeypatch.setattr(gather, "gather", lambda *_: RunSummary({}, 1.0, 1.0, True, 0, 0))
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == ExitCode.INTERRUPTED and "interrupted" in ended.output
     with pytest.raises(ConformanceError, match="check it again: conformance"):

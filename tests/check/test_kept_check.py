@@ -26,7 +26,7 @@ from conformance.records import (
     Verdict,
 )
 from conformance.repro import of_check
-from conformance.runner import Summary
+from conformance.runner import RunSummary
 from conformance.store import RunFolder, cleaning, gathered_in
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
     return asked, run
 
 
-def gathered(run: RunFolder, name: str, *, factor: float) -> Summary:
+def gathered(run: RunFolder, name: str, *, factor: float) -> RunSummary:
     """What the workers leave of a file whose engine gives `factor` times the truth."""
     torch.manual_seed(0)
     truth, ids = torch.randn(4, 8), torch.arange(4)
@@ -84,7 +84,7 @@ def gathered(run: RunFolder, name: str, *, factor: float) -> Summary:
         run.write_cell("llama", folder, key, Outcome(Status.OK), mine)
         run.group_folder("llama", folder).write_group(Group("llama", VLLM.id, precision))
     run.finish()
-    return Summary({}, 1.0, 1.0, False, 1, 0)
+    return RunSummary({}, 1.0, 1.0, False, 1, 0)
 
 
 _SECONDS = itertools.count()

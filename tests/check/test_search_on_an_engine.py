@@ -18,7 +18,7 @@ from conformance.check.gather import Asked
 from conformance.inputs import user_file
 from conformance.planning import named
 from conformance.records import Precision, Status
-from conformance.runner import Further, Limits
+from conformance.runner import Further, TimeLimits
 from conformance.store import RunFolder, gathered_in
 
 ROOT = Path(__file__).parent.parent.parent
@@ -115,7 +115,7 @@ def harm_the_engine(tmp_path, fixed):
                 ended[case.key] = run.outcome(model.id, folder, case.key), seen
 
     before = {process.pid for process in psutil.process_iter()}
-    gather.gather(asked, run, Limits(cell=60, load=600), lambda _: None, steps())
+    gather.gather(asked, run, TimeLimits(cell=60, load=600), lambda _: None, steps())
     answers = {one.key: one.checked.answer for one in answer.answers(asked, run)}
     assert answers == {"good": Answer.SAME, "mine": Answer.SAME}
     first = values(run.observations(model.id, folder, "check.good"))

@@ -16,11 +16,11 @@ from typing import Any
 from conformance import checkpoints
 from conformance.checkpoints import Shape
 from conformance.cluster import Address, connected
-from conformance.runner import Event, Limits, Planned, Summary, run
+from conformance.runner import Event, Planned, RunSummary, TimeLimits, run
 from tests.faulty_run import job
 
 #: A cell takes milliseconds; the limits find what hangs, on a machine that does other things.
-LIMITS = Limits(cell=60.0, load=120.0, close=20.0, imports=120.0)
+LIMITS = TimeLimits(cell=60.0, load=120.0, close=20.0, imports=120.0)
 
 #: Room for what these groups read.
 _STORE = 80 << 20
@@ -121,7 +121,7 @@ def launch() -> Any:
     return Launch(Path(sys.executable))
 
 
-def on(cluster: Nodes, groups: list[Planned], folder: Path, tell: Any = None) -> Summary:
+def on(cluster: Nodes, groups: list[Planned], folder: Path, tell: Any = None) -> RunSummary:
     """Run these groups there."""
     heard: list[Event] = []
     with connected(cluster.address) as joined:

@@ -20,7 +20,7 @@ from conformance.doctor import of_cluster
 from conformance.inputs import manifest
 from conformance.processes import sessions
 from conformance.records import Status
-from conformance.runner import CellFinished, CellStarted, GroupStarted, Limits
+from conformance.runner import CellFinished, CellStarted, GroupStarted, TimeLimits
 from conformance.runner.loop import Runner
 from tests.cluster.nodes import Nodes, nodes, on, planned
 from tests.faulty_run import CASES, group
@@ -211,7 +211,7 @@ def test_groups_of_one_process_share_their_imports(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     try:
         for folder in folders:
-            with warm.crew(Limits(), "cpu") as crew:
+            with warm.crew(TimeLimits(), "cpu") as crew:
                 group_of = planned("SaysItsParent", folder)
                 Runner([group_of], crew=crew, cache=None, on_event=lambda _: None).run()
     finally:

@@ -15,7 +15,7 @@ from conformance.judge.measures.across_environments import TITLE
 from conformance.judge.measures.relations import compare_exact
 from conformance.planning import plan
 from conformance.records import Precision, Thresholds
-from conformance.runner import Limits
+from conformance.runner import TimeLimits
 from conformance.scenario import discover
 from conformance.store import gathered_in
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SCENARIOS = Path(__file__).parent / "meeting_scenarios"
 VERSIONS = ("0.28.0", "0.32.0")
 #: Whoever is there first waits for the imports of the other.
-PATIENT = Limits(cell=500, load=500, imports=500)
+PATIENT = TimeLimits(cell=500, load=500, imports=500)
 
 
 def column(version):

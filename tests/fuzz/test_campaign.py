@@ -32,7 +32,7 @@ from conformance.records import (
     from_json,
     to_json,
 )
-from conformance.runner import GroupFinished, Summary
+from conformance.runner import GroupFinished, RunSummary
 from conformance.store.files import write_record
 
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
@@ -450,7 +450,7 @@ def test_a_campaign_that_goes_on_writes_where_the_command_line_says(tmp_path, mo
     found = difference(LEAST, explained="known to be so")
     write_record(folder / campaign.STATE, tally.CampaignState(asked, differences=(found,)))
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(campaign.Campaign, "run", lambda _: Summary({}, 1.0, 1.0, False, 1, 0))
+    monkeypatch.setattr(campaign.Campaign, "run", lambda _: RunSummary({}, 1.0, 1.0, False, 1, 0))
     command = ["fuzz", "--resume", "r", "--reports", "reports", "--models", "models.yaml"]
     ran = CliRunner().invoke(app, command)
     assert isinstance(ran.exception, ConformanceError), ran.output

@@ -15,7 +15,7 @@ from conformance.engines.reference import engine, ensemble
 from conformance.inputs import manifest
 from conformance.planning import jobs, plan
 from conformance.records import Column, Precision
-from conformance.runner import Limits
+from conformance.runner import TimeLimits
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
 from conformance.store import GroupFolder, RunFolder
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 class Silent:
     """A worker that says nothing; keeps what it is held to."""
 
-    limits: Limits | None = None
+    limits: TimeLimits | None = None
     phase = "load"
 
     def hear(self) -> Iterator[dict[str, Any]]:
         return iter(())
 
-    def kill_when_overdue(self, limits: Limits, now: float) -> None:
+    def kill_when_overdue(self, limits: TimeLimits, now: float) -> None:
         self.limits = limits
 
 
@@ -47,18 +47,18 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
     group = GroupRun(planned, asked, lambda event: None)
     worker = Silent()
     group.attempt = worker  # type: ignore[assignment]
-    group.watch(Limits(cell=3.0, load=30.0))
-    assert worker.limits == Limits(cell=3.0, load=load)
+    group.watch(TimeLimits(cell=3.0, load=30.0))
+    assert worker.limits == TimeLimits(cell=3.0, load=load)
 
 
 def test_a_job_of_its_own_limits_is_held_to_them(tmp_path: Path) -> None:
     asked = job("healthy", tmp_path)
-    own = Limits(cell=1.0, load=2.0)
+    own = TimeLimits(cell=1.0, load=2.0)
     planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), limits=own)
     group = GroupRun(planned, asked, lambda event: None)
     worker = Silent()
     group.attempt = worker  # type: ignore[assignment]
-    group.watch(Limits(cell=30.0, load=30.0))
+    group.watch(TimeLimits(cell=30.0, load=30.0))
     assert worker.limits == own
 
 

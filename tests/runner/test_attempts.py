@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conformance.engines import progress
 from conformance.runner.attempt import Attempt
-from conformance.runner.timeouts import Limits
+from conformance.runner.timeouts import TimeLimits
 from conformance.store import GroupFolder, event_log
 
 
@@ -16,9 +16,9 @@ def test_every_run_of_a_case_has_the_whole_limit(tmp_path: Path) -> None:
         [heard] = attempt.hear()
         assert attempt.since == heard["at"]
         assert (attempt.case, attempt.phase) == ("user_trace.mine", "cell")
-    attempt.kill_when_overdue(Limits(cell=30), attempt.since + 29)
+    attempt.kill_when_overdue(TimeLimits(cell=30), attempt.since + 29)
     assert not attempt.overdue
-    attempt.kill_when_overdue(Limits(cell=30), attempt.since + 31)
+    attempt.kill_when_overdue(TimeLimits(cell=30), attempt.since + 31)
     assert attempt.overdue == "no outcome within 30 s"
 
 

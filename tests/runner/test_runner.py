@@ -32,9 +32,9 @@ from conformance.runner import (
     GroupLoaded,
     GroupStarted,
     Launch,
-    Limits,
     Planned,
-    Summary,
+    RunSummary,
+    TimeLimits,
     WorkerDied,
     local,
     loop,
@@ -82,7 +82,7 @@ WARD = (
 @dataclass(frozen=True)
 class Ward:
     folder: Path
-    summary: Summary
+    summary: RunSummary
     events: tuple[Event, ...]
     left: tuple[int, ...]
     orphans: dict[str, int]
@@ -345,12 +345,12 @@ def test_the_summary_counts(ward: Ward) -> None:
 
 def again(
     folder: Path, engine: str, *, cache: Path | None = None, **more: object
-) -> tuple[Summary, list[Event]]:
+) -> tuple[RunSummary, list[Event]]:
     events: list[Event] = []
     summary = run(
         [planned(engine, folder, cached=cache is not None, **more)],
         logs=folder / "logs",
-        limits=Limits(close=LIMITS.close),  # some engines here leave what nobody ends
+        limits=TimeLimits(close=LIMITS.close),  # some engines here leave what nobody ends
         cache=ObservationCache(cache) if cache is not None else None,
         on_event=events.append,
     )
@@ -696,7 +696,7 @@ def test_imports_that_hang_are_given_up(tmp_path: Path, mark: str) -> None:
     run(
         [planned("refuses", tmp_path, launch=launch)],
         logs=tmp_path / "logs",
-        limits=Limits(imports=1.0),
+        limits=TimeLimits(imports=1.0),
     )
     outcome = group(tmp_path, "refuses").outcome("plain.first")
     assert outcome is not None
@@ -1040,4 +1040,4 @@ def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:
 
 
 def test_limits_are_generous_by_default() -> None:
-    assert (Limits().cell, Limits().load) == (60.0, 300.0)
+    assert (TimeLimits().cell, TimeLimits().load) == (60.0, 300.0)

@@ -18,7 +18,7 @@ from conformance.planning import selection
 
 if TYPE_CHECKING:
     from conformance.bisect.state import BisectFolder
-    from conformance.runner import Limits
+    from conformance.runner import TimeLimits
 
 
 def bisect(
@@ -115,7 +115,7 @@ def bisect(
     _finish(folder, running.limits)
 
 
-def _finish(folder: BisectFolder, limits: Limits) -> None:
+def _finish(folder: BisectFolder, limits: TimeLimits) -> None:
     from conformance.checkpoints import cache_folder
     from conformance.cli import bisect_rows
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conformance.check.checked import Answered
     from conformance.check.gather import Asked
     from conformance.dumps.reading import Dump
-    from conformance.runner import Event, Limits, Summary
+    from conformance.runner import Event, RunSummary, TimeLimits
     from conformance.store import RunFolder
 
 
@@ -109,7 +109,7 @@ def check(
     from conformance.checkpoints import cache_folder
     from conformance.dumps import reading
     from conformance.planning import trust
-    from conformance.runner import Limits
+    from conformance.runner import TimeLimits
     from conformance.store.cleaning import sweep_checks
 
     place = reports or selecting.checks()
@@ -131,7 +131,7 @@ def check(
     trust.note(cache_folder(), trust.Executed((chosen,), code=code))
     with err.status("starting") as status:
         given: dict[tuple[str, str], Answered] = {}
-        limits = Limits(cell=timeout, load=load_timeout)
+        limits = TimeLimits(cell=timeout, load=load_timeout)
         summary = _gathered(asked, folder, limits, status, given)
         try:
             execution.keep_info(folder, folder.plan(), summary)
@@ -173,10 +173,10 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
 def _gathered(
     asked: Asked,
     folder: RunFolder,
-    limits: Limits,
+    limits: TimeLimits,
     status: Status,
     given: dict[tuple[str, str], Answered],
-) -> Summary:
+) -> RunSummary:
     """Run the files, and edits of them. `given` receives answers that are found meanwhile. Exits
     when interrupted.
     """
