@@ -15,7 +15,7 @@ from conformance.expectations.conditions import Where, holds
 from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
 from conformance.judge.reference import HONEST_RUNS_DIFFER
-from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
 from conformance.records.base import Id
 
@@ -155,7 +155,7 @@ def shown_by(difference: ProgramDifference, program: Program) -> set[int] | None
     return {index for index, keys in shown.items() if keys}
 
 
-def _shown(operation: Operation) -> set[tuple[Do, Part]]:
+def _shown(operation: Operation) -> set[tuple[Do, ModelPart]]:
     """Return what an operation does, and the read of its place that is implied."""
     keys = {(operation.do, operation.part)}
     return keys | {(Do.READ, operation.part)} if operation.do.observes else keys

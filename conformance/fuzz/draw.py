@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from conformance.programs import Do, Operation, Part, Program, Tokens, valid
+from conformance.programs import Do, ModelPart, Operation, Program, Tokens, valid
 from conformance.programs.validity import READ_ONLY
 
 #: Prompts of different content and length, one of a single word. They are few, so that each clean
@@ -54,12 +54,12 @@ class ModelShape:
     layers: int
     parts: tuple[str, ...]
 
-    def places(self) -> list[Part]:
+    def places(self) -> list[ModelPart]:
         """Return the places that can be read."""
         return [
             part
-            for part in Part
-            if part is not Part.TOKEN and (not part.needs or part.needs in self.parts)
+            for part in ModelPart
+            if part is not ModelPart.TOKEN and (not part.needs or part.needs in self.parts)
         ]
 
 
@@ -106,7 +106,9 @@ def _operation(chance: Random, program: Program, shape: ModelShape) -> Operation
     prompt = chance.choice([None, *range(len(program.prompts))])
     step = None if program.steps == 1 else chance.choice([None, *range(program.steps)])
     if do is Do.FORCE:
-        return Operation(do, Part.TOKEN, prompt=prompt, step=step, amount=float(chance.choice(IDS)))
+        return Operation(
+            do, ModelPart.TOKEN, prompt=prompt, step=step, amount=float(chance.choice(IDS))
+        )
     layer = chance.randrange(shape.layers)
     if do is Do.SKIP:
         return Operation(do, layer=layer, prompt=prompt)
@@ -115,17 +117,17 @@ def _operation(chance: Random, program: Program, shape: ModelShape) -> Operation
     places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
     part = chance.choice(places)
     if do.takes and chance.random() < TO_LOGITS and _read_at_logits(program):
-        part = Part.LOGITS  # logits are one place of many, and their values fit nowhere else
+        part = ModelPart.LOGITS  # logits are one place of many, and their values fit nowhere else
     operation = Operation(
         do,
         part,
         layer=layer if part.layered else None,
-        tokens=Tokens.ALL if part is Part.LOGITS else chance.choice(list(Tokens)),
+        tokens=Tokens.ALL if part is ModelPart.LOGITS else chance.choice(list(Tokens)),
         prompt=prompt,
         step=step,
         amount=chance.choice(AMOUNTS) if do in (Do.ADD, Do.SCALE) else 1.0,
     )
-    if part is Part.LOGITS:
+    if part is ModelPart.LOGITS:
         # Values that cancel would leave no logits to choose an id by.
         operation = replace(operation, amount=abs(operation.amount))
         if do is Do.DIFFERENCE:
@@ -135,11 +137,11 @@ def _operation(chance: Random, program: Program, shape: ModelShape) -> Operation
 
 def _taking(chance: Random, operation: Operation, program: Program, shape: ModelShape) -> Operation:
     """Give the operation a value: what an earlier one reads, or a fixed direction."""
-    logits = operation.part is Part.LOGITS
+    logits = operation.part is ModelPart.LOGITS
     givers = [
         index
         for index, giver in enumerate(program.operations)
-        if giver.do.reads and (giver.part is Part.LOGITS) is logits
+        if giver.do.reads and (giver.part is ModelPart.LOGITS) is logits
     ]
     if not givers or (operation.do.writes and chance.random() < 0.3):
         return replace(operation, seed=chance.randrange(3))
@@ -158,4 +160,4 @@ def _taking(chance: Random, operation: Operation, program: Program, shape: Model
 
 
 def _read_at_logits(program: Program) -> bool:
-    return any(op.do.reads and op.part is Part.LOGITS for op in program.operations)
+    return any(op.do.reads and op.part is ModelPart.LOGITS for op in program.operations)

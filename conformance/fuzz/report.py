@@ -18,7 +18,7 @@ from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
 from conformance.repro import issue, script
-from conformance.repro.upstream import Project
+from conformance.repro.upstream import UpstreamProject
 from conformance.runner import Event, TimeLimits
 from conformance.runner import run as run_jobs
 
@@ -115,7 +115,7 @@ def _files(
     try:
         project = issue.addressee(shared, column)
     except ConformanceError:  # undecided: the trace is nnsight's
-        project = Project.NNSIGHT
+        project = UpstreamProject.NNSIGHT
     words = issue.text(results, shared, batch.model, project, text, path.name)
     path.with_suffix(".md").write_text(words, encoding="utf-8")
     return [*files, str(path), str(path.with_suffix(".md"))]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.programs.meaning import Acts, gathered, meaning, observed
-from conformance.programs.operations import Do, Form, Operation, Part, Program, Tokens, from_plain
+from conformance.programs.operations import (
+    Do,
+    Form,
+    ModelPart,
+    Operation,
+    Program,
+    Tokens,
+    from_plain,
+)
 from conformance.programs.source import text
 from conformance.programs.validity import check, complaints, valid
 
@@ -13,8 +21,8 @@ __all__ = [
     "Acts",
     "Do",
     "Form",
+    "ModelPart",
     "Operation",
-    "Part",
     "Program",
     "Tokens",
     "check",

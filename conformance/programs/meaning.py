@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from conformance.programs.operations import Do, Form, Operation, Part, Program, Tokens
+from conformance.programs.operations import Do, Form, ModelPart, Operation, Program, Tokens
 from conformance.programs.validity import prompts_of, source_of
 from conformance.records import FORCED, GREEDY, Case
 
@@ -131,7 +131,7 @@ class Acts:
             self.operations, key=lambda item: (replace(item[1], do=Do.READ).depth, item[0])
         )
         for index, operation in where:
-            if operation.part is not Part.TOKEN:
+            if operation.part is not ModelPart.TOKEN:
                 by_place.setdefault((operation.part, operation.layer), []).append(
                     (index, operation)
                 )
@@ -144,7 +144,7 @@ class Acts:
         }
         skipped = {op.layer for _, op in self.operations if op.do is Do.SKIP}
         for layer in skipped if self.active else ():
-            before, after = (Part.INPUT.value, layer), (Part.STREAM.value, layer)
+            before, after = (ModelPart.INPUT.value, layer), (ModelPart.STREAM.value, layer)
             came_in: list[Tensor] = []
             visits[before] = _keeping_input(visits.get(before), came_in)
             visits[after] = _instead(visits.get(after), came_in)
@@ -261,7 +261,7 @@ def gathered(
                 case ("written", index, step):
                     operation = program.operations[index]
                     # A number even if no layer has it: the logits come after.
-                    late = operation.part in (Part.NORM, Part.LOGITS)
+                    late = operation.part in (ModelPart.NORM, ModelPart.LOGITS)
                     layer = program.layers if late else operation.layer or 0
                     put(f"written_{index}", step, {layer: value})
                 case ("logits", step):
@@ -304,14 +304,14 @@ def observed_names(program: Program) -> dict[int, str]:
     do, so that the judge recognizes the stream.
     """
     names: dict[int, str] = {}
-    named_places: set[tuple[Part, int | None]] = set()
+    named_places: set[tuple[ModelPart, int | None]] = set()
     for index, operation in enumerate(program.operations):
         if not operation.do.reads:
             continue
         plain = (
             operation.do is Do.READ
             and operation.tokens is Tokens.ALL
-            and operation.part is not Part.LOGITS  # the name of a step's output
+            and operation.part is not ModelPart.LOGITS  # the name of a step's output
             and (operation.part, operation.layer) not in named_places
         )
         if plain:

@@ -13,7 +13,7 @@ from conformance.records import digest, record
 from conformance.records.base import adapter
 
 
-class Part(StrEnum):
+class ModelPart(StrEnum):
     """The place of an operation: a part of the model, in the order of a forward pass."""
 
     EMBEDDING = "embedding"
@@ -30,14 +30,14 @@ class Part(StrEnum):
     @property
     def layered(self) -> bool:
         """Return whether every layer has one."""
-        return self not in (Part.EMBEDDING, Part.NORM, Part.LOGITS, Part.TOKEN)
+        return self not in (ModelPart.EMBEDDING, ModelPart.NORM, ModelPart.LOGITS, ModelPart.TOKEN)
 
     @property
     def needs(self) -> str:
         """Return the part of a model it belongs to, as scenarios name it; "" for a layer's own."""
         name = self.removesuffix("_input")
-        ends = (Part.LOGITS, Part.TOKEN)
-        return "" if self in (Part.INPUT, Part.STREAM, *ends) else name
+        ends = (ModelPart.LOGITS, ModelPart.TOKEN)
+        return "" if self in (ModelPart.INPUT, ModelPart.STREAM, *ends) else name
 
 
 class Do(StrEnum):
@@ -98,7 +98,7 @@ class Operation:
     """
 
     do: Do
-    part: Part = Part.STREAM
+    part: ModelPart = ModelPart.STREAM
     layer: int | None = None
     tokens: Tokens = Tokens.ALL
     prompt: int | None = None
@@ -114,12 +114,12 @@ class Operation:
 
         A skip comes after the layer's input, which cannot be read afterwards.
         """
-        order_of_parts = tuple(Part)
+        order_of_parts = tuple(ModelPart)
         order = 2 * order_of_parts.index(self.part)
         if self.do is Do.SKIP:
-            order = 2 * order_of_parts.index(Part.INPUT) + 1
+            order = 2 * order_of_parts.index(ModelPart.INPUT) + 1
         layer = len(order_of_parts) if self.layer is None else self.layer + 1
-        if self.part is Part.EMBEDDING:
+        if self.part is ModelPart.EMBEDDING:
             return 0, order
         return (1 << 30, order) if not self.part.layered else (layer, order)
 

@@ -11,7 +11,7 @@ import pprint
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.programs.operations import Do, Operation, Part, Program, Tokens, as_json
+from conformance.programs.operations import Do, ModelPart, Operation, Program, Tokens, as_json
 from conformance.programs.validity import check, prompts_of, source_of
 from conformance.programs.words import meaning_in_words
 
@@ -52,15 +52,15 @@ def _(layers, case):
 """
 
 _PLACES = {
-    Part.EMBEDDING: "lm.embedding.output",
-    Part.INPUT: "lm.layers[{layer}].input",
-    Part.ATTENTION_INPUT: "lm.layers[{layer}].attention.input",
-    Part.ATTENTION: "lm.layers[{layer}].attention.output",
-    Part.MLP_INPUT: "lm.layers[{layer}].mlp.input",
-    Part.MLP: "lm.layers[{layer}].mlp.output",
-    Part.STREAM: "lm.layers[{layer}].stream",
-    Part.NORM: "lm.norm.output",
-    Part.LOGITS: "lm.logits",
+    ModelPart.EMBEDDING: "lm.embedding.output",
+    ModelPart.INPUT: "lm.layers[{layer}].input",
+    ModelPart.ATTENTION_INPUT: "lm.layers[{layer}].attention.input",
+    ModelPart.ATTENTION: "lm.layers[{layer}].attention.output",
+    ModelPart.MLP_INPUT: "lm.layers[{layer}].mlp.input",
+    ModelPart.MLP: "lm.layers[{layer}].mlp.output",
+    ModelPart.STREAM: "lm.layers[{layer}].stream",
+    ModelPart.NORM: "lm.norm.output",
+    ModelPart.LOGITS: "lm.logits",
 }
 _ROWS = {Tokens.ALL: "", Tokens.FIRST: "[:1]", Tokens.LAST: "[-1:]"}
 
@@ -129,7 +129,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
     if not any(op.do is Do.STOP for _, op in operations):
         lines.append(f'{name}["logits", {step}] = lm.logits')
         for _, operation in operations:
-            if operation.part is Part.TOKEN:
+            if operation.part is ModelPart.TOKEN:
                 at = "" if operation.step is None or not many else f" and step == {operation.step}"
                 lines += [f"if case.active{at}:", f"    lm.force({int(operation.amount)})"]
         lines.append(f'{name}["token", {step}] = lm.token')
@@ -140,7 +140,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
 
 
 def _operation(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
-    if operation.part is Part.TOKEN:
+    if operation.part is ModelPart.TOKEN:
         return
     if operation.do is Do.STOP:
         place = _PLACES[operation.part].format(layer=operation.layer)

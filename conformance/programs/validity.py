@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from conformance.errors import ConformanceError
-from conformance.programs.operations import Do, Operation, Part, Program, Tokens
+from conformance.programs.operations import Do, ModelPart, Operation, Program, Tokens
 
 #: Parts that can be read but not written.
-READ_ONLY = (Part.INPUT, Part.TOKEN)
+READ_ONLY = (ModelPart.INPUT, ModelPart.TOKEN)
 
 
 def complaints(program: Program) -> Iterator[str]:
@@ -85,11 +85,11 @@ def _place(program: Program, operation: Operation) -> Iterator[str]:
         yield "it names a layer" if operation.layer is not None else "it names no layer"
     if operation.layer is not None and operation.layer < 0:
         yield "layers count from 0"
-    if (operation.part is Part.TOKEN) is not (operation.do is Do.FORCE):
+    if (operation.part is ModelPart.TOKEN) is not (operation.do is Do.FORCE):
         yield "an id can be forced, and nothing else can be"
     if operation.do.writes and operation.do is not Do.FORCE and operation.part in READ_ONLY:
         yield "this part is not written to"
-    if operation.part is Part.LOGITS:
+    if operation.part is ModelPart.LOGITS:
         yield from _logits(operation)
     if operation.do is Do.FORCE and (operation.amount < 0 or operation.amount % 1):
         yield "the amount is no id"
@@ -124,7 +124,7 @@ def _stop(program: Program, operation: Operation) -> Iterator[str]:
 
 def _skip(program: Program, operation: Operation) -> Iterator[str]:
     """Check a skip: nothing acts inside the layer, and later steps lack nothing."""
-    if operation.part is not Part.STREAM:
+    if operation.part is not ModelPart.STREAM:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
         yield "a layer is left out in every step, or in none"
@@ -133,7 +133,7 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
     )
     if not of_whole_trace:  # an nnsight rule: the prompts of a trace share a forward pass
         yield "a layer is left out for every prompt of a trace, or for none"
-    inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
+    inside = (ModelPart.ATTENTION_INPUT, ModelPart.ATTENTION, ModelPart.MLP_INPUT, ModelPart.MLP)
     for index, beside in enumerate(program.operations):
         together = set(prompts_of(program, beside)) & set(prompts_of(program, operation))
         if together and beside.layer == operation.layer and beside.part in inside:
@@ -161,11 +161,11 @@ def _flow(program: Program, taker: Operation) -> Iterator[str]:
             if (source, then) == (prompt, step) and before >= _moment(program, taker):
                 yield "it takes what is read after it"
                 return
-            if (giver.part is Part.LOGITS) is not (taker.part is Part.LOGITS):
+            if (giver.part is ModelPart.LOGITS) is not (taker.part is ModelPart.LOGITS):
                 yield "logits and what is as wide as the stream do not fit each other"
                 return
             same_rows = taker.tokens is Tokens.ALL and (source, then) == (prompt, step)
-            same_rows |= taker.part is Part.LOGITS
+            same_rows |= taker.part is ModelPart.LOGITS
             if giver.tokens is Tokens.ALL and not same_rows:
                 yield "all rows of one place do not fit another"
                 return

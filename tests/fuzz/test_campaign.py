@@ -19,7 +19,7 @@ from conformance.fuzz.causes import Failure, ProgramDifference
 from conformance.fuzz.draw import ModelShape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
 from conformance.judge.reference import HONEST_RUNS_DIFFER
-from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import (
     Backend,
     Cell,
@@ -61,7 +61,7 @@ def shows(program: Program) -> dict[str, Failure]:
     lost = [
         one
         for one in program.operations
-        if (one.do, one.part) == (Do.ADD, Part.MLP) and len(program.prompts) > 1
+        if (one.do, one.part) == (Do.ADD, ModelPart.MLP) and len(program.prompts) > 1
     ]
     return {one: failing(one) for one in ("vllm-pp1", "vllm-pp2")} if lost else {}
 
@@ -87,7 +87,7 @@ def small(program: Program) -> Shrinking:
 def test_what_differs_becomes_as_small_as_what_shows_it(seed: int):
     program = next(one for one in draw(2000, seed, SHAPE) if shows(one) and len(one.operations) > 2)
     one = small(program)
-    assert [(o.do, o.part) for o in one.program.operations] == [(Do.ADD, Part.MLP)]
+    assert [(o.do, o.part) for o in one.program.operations] == [(Do.ADD, ModelPart.MLP)]
     assert len(one.program.prompts) == 2 and one.program.steps == 1
     assert one.rounds <= ROUNDS + 1
     assert set(one.failures) == {"vllm-pp1", "vllm-pp2"}
@@ -98,17 +98,21 @@ def test_what_differs_becomes_as_small_as_what_shows_it(seed: int):
 )
 def test_a_write_where_what_is_read_differs_becomes_the_read(do: Do):
     """A place that is something else on one column: what is written there is read back there."""
-    program = Program(("One", "One two"), (Operation(do, Part.ATTENTION, 1, amount=0.5, seed=2),))
+    program = Program(
+        ("One", "One two"), (Operation(do, ModelPart.ATTENTION, 1, amount=0.5, seed=2),)
+    )
     far = sized(0.5, "vllm-pp1")
     work = Shrinking(1, "bloom", program, program, far, (HF, PP1), (HF, PP1, PP2))
     while work.stage is not Stage.WHOLE:
         work.take(
             {
-                one.name: far if any(op.part is Part.ATTENTION for op in one.operations) else {}
+                one.name: far
+                if any(op.part is ModelPart.ATTENTION for op in one.operations)
+                else {}
                 for one in work.candidates()
             }
         )
-    assert [(o.do, o.part) for o in work.program.operations] == [(Do.READ, Part.ATTENTION)]
+    assert [(o.do, o.part) for o in work.program.operations] == [(Do.READ, ModelPart.ATTENTION)]
     read = replace(difference(LEAST), program=work.program)
     larger = replace(program, operations=(Operation(Do.ZERO, layer=2), *program.operations))
     assert causes.shown_by(read, larger) == {1}
@@ -123,8 +127,8 @@ def test_a_layer_that_is_left_out_shows_nothing_of_its_place():
 
 
 def test_the_cause_is_one_whatever_layer_amount_and_text():
-    one = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1, amount=0.5, seed=2),))
-    other = Program(("Three", "One two"), (Operation(Do.ADD, Part.MLP, 3),))
+    one = Program(("One", "One two"), (Operation(Do.ADD, ModelPart.MLP, 1, amount=0.5, seed=2),))
+    other = Program(("Three", "One two"), (Operation(Do.ADD, ModelPart.MLP, 3),))
     failures = {"vllm-pp1": failing("vllm-pp1")}
     assert causes.cause_of("llama", one, failures) == causes.cause_of("llama", other, failures)
     row = Program(other.prompts, (replace(other.operations[0], tokens=Tokens.LAST),))
@@ -195,12 +199,12 @@ def difference(program: Program, **more) -> ProgramDifference:
     return ProgramDifference("llama", program, failures, program, cause, **more)
 
 
-LEAST = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1),))
+LEAST = Program(("One", "One two"), (Operation(Do.ADD, ModelPart.MLP, 1),))
 
 
 def test_a_known_difference_is_seen_in_a_larger_program_and_what_is_left_is_tried():
-    extra = Operation(Do.ZERO, Part.STREAM, 2)
-    larger = Program(LEAST.prompts, (extra, Operation(Do.ADD, Part.MLP, 3)))
+    extra = Operation(Do.ZERO, ModelPart.STREAM, 2)
+    larger = Program(LEAST.prompts, (extra, Operation(Do.ADD, ModelPart.MLP, 3)))
     assert causes.shown_by(difference(LEAST), larger) == {1}
     assert causes.shown_by(difference(LEAST), Program(LEAST.prompts, (extra,))) is None
 
@@ -234,7 +238,7 @@ def test_what_is_far_off_is_not_made_small_into_what_is_a_little_off_anywhere():
     while work.stage is not Stage.WHOLE:
         tried = {one.name: one for one in work.candidates()}
         work.take({name: far if shows(one) else little for name, one in tried.items()})
-    assert [(o.do, o.part) for o in work.program.operations] == [(Do.ADD, Part.MLP)]
+    assert [(o.do, o.part) for o in work.program.operations] == [(Do.ADD, ModelPart.MLP)]
     assert causes.same_failures(sized(None), sized(2e-4))
 
 
@@ -308,7 +312,7 @@ def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
             )
     [found] = one.state.differences
     assert found.again == 4 and not one.state.waiting
-    assert [(o.do, o.part) for o in found.program.operations] == [(Do.ADD, Part.MLP)]
+    assert [(o.do, o.part) for o in found.program.operations] == [(Do.ADD, ModelPart.MLP)]
 
 
 def test_a_campaign_is_read_back_as_it_was_written(tmp_path):

@@ -15,7 +15,7 @@ import torch
 
 from conformance.engines import LIBRARIES, Refused
 from conformance.engines.libraries import Batch
-from conformance.programs import Acts, Do, Operation, Part, Program, Tokens
+from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.records import Backend, Column, Job, Model, Precision
 
 WIDTH = 4
@@ -263,7 +263,7 @@ def test_interp_engine_on_vllm_is_told_its_writes_and_what_it_captured_is_shown(
         ([Operation(Do.ADD, layer=1, step=0)], "at every step"),
         ([Operation(Do.READ, layer=1), Operation(Do.PROJECT, layer=1)], "after what is written"),
         ([Operation(Do.ADD, layer=at, tokens=rows) for at, rows in enumerate(Tokens)], "one mask"),
-        ([Operation(Do.READ, part=Part.MLP, layer=1)], "there is none"),
+        ([Operation(Do.READ, part=ModelPart.MLP, layer=1)], "there is none"),
     ],
 )
 def test_what_interp_engine_on_vllm_has_no_words_for_is_refused(served, operations, reason):

@@ -11,7 +11,7 @@ import torch
 from conformance.engines import Refused
 from conformance.engines.libraries import Batch, engine
 from conformance.engines.traced import flatten_runs
-from conformance.programs import Do, Operation, Part, Program, check
+from conformance.programs import Do, ModelPart, Operation, Program, check
 from conformance.records import Backend, Column, Job, Model, Precision
 from conformance.scenario import Scenario, discover
 from tests.programs.forms import ROOT, cases
@@ -84,7 +84,7 @@ def test_a_program_that_is_the_whole_of_a_scenario_is_gathered_by_its_own_names(
 
 @pytest.mark.parametrize("do", [Do.STOP, Do.FORCE])
 def test_what_no_adapter_does_is_refused(opened, do):
-    forced = Operation(Do.FORCE, Part.TOKEN, amount=3)
+    forced = Operation(Do.FORCE, ModelPart.TOKEN, amount=3)
     stopped = Operation(Do.STOP, layer=2, prompt=0)
     read = Operation(Do.READ, layer=1)
     scenario = written(Program(("One",), (read, forced if do is Do.FORCE else stopped)))

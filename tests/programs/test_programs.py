@@ -13,7 +13,7 @@ from conformance import programs
 from conformance.errors import ConformanceError
 from conformance.fuzz import smaller
 from conformance.fuzz.draw import ModelShape, draw, drawn
-from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import from_json, to_json
 from conformance.scenario import discover
 from tests.programs.forms import charter
@@ -34,7 +34,7 @@ def test_a_program_survives_json(program: Program):
 @pytest.mark.parametrize(("step", "forced"), [(None, [0, 1, 2]), (1, [1])])
 def test_an_id_that_is_laid_down_is_no_draw_and_the_others_are_greedy(step, forced):
     """Whatever the id: the one that the model would have chosen as well looks like a cold draw."""
-    operation = Operation(Do.FORCE, Part.TOKEN, prompt=1, step=step, amount=20)
+    operation = Operation(Do.FORCE, ModelPart.TOKEN, prompt=1, step=step, amount=20)
     program = Program(TWO, (operation,), steps=3)
     saved = [{("token", at): torch.tensor(7) for at in range(3)} for _ in TWO]
     first, second = programs.gathered(program, saved)
@@ -70,13 +70,13 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
     many = draw(400, 3, SHAPE)
     operations = [one for program in many for one in program.operations]
     assert {one.do for one in operations} == set(Do)
-    assert {one.part for one in operations} == set(Part)
+    assert {one.part for one in operations} == set(ModelPart)
     taken = [(p, one) for p in many for one in p.operations if one.value is not None]
     assert len(taken) > 100
     givers = [(p.operations[one.value], one) for p, one in taken]
     assert any(g.prompt is not None and one.prompt not in (None, g.prompt) for g, one in givers)
     assert any(g.step is not None and one.step not in (None, g.step) for g, one in givers)
-    assert any(one.part is Part.LOGITS and one.do.writes for _, one in givers)
+    assert any(one.part is ModelPart.LOGITS and one.do.writes for _, one in givers)
     assert {len(program.prompts) for program in many} >= {1, 6}
     assert {program.steps for program in many} >= {1, 8}
 
@@ -87,11 +87,11 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
         (Program(()), "no prompt"),
         (Program(TWO, traces=((0,),)), "every prompt once"),
         (Program(TWO, (Operation(Do.READ),)), "names no layer"),
-        (Program(TWO, (Operation(Do.READ, Part.NORM, layer=1),)), "names a layer"),
-        (Program(TWO, (Operation(Do.ZERO, Part.INPUT, layer=1),)), "not written to"),
+        (Program(TWO, (Operation(Do.READ, ModelPart.NORM, layer=1),)), "names a layer"),
+        (Program(TWO, (Operation(Do.ZERO, ModelPart.INPUT, layer=1),)), "not written to"),
         (Program(TWO, (Operation(Do.READ, layer=0, prompt=2),)), "no such prompt"),
         (Program(TWO, (Operation(Do.READ, layer=0, step=1),)), "no such step"),
-        (Program(TWO, (Operation(Do.FORCE, Part.TOKEN, amount=0.5),)), "no id"),
+        (Program(TWO, (Operation(Do.FORCE, ModelPart.TOKEN, amount=0.5),)), "no id"),
         (Program(TWO, (READ, Operation(Do.SCALE, layer=2, value=0))), "takes no value"),
         (Program(TWO, (READ, Operation(Do.ADD, layer=0, value=0))), "read after it"),
         (Program(TWO, (Operation(Do.ZERO, layer=0), Operation(Do.ADD, layer=1, value=0))), "reads"),
@@ -106,10 +106,13 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
             "do not fit",
         ),
         (Program(TWO, (READ, Operation(Do.PROJECT, layer=2, value=0))), "one row"),
-        (Program(TWO, (Operation(Do.ZERO, Part.LOGITS),)), "no id could be chosen"),
-        (Program(TWO, (Operation(Do.ADD, Part.LOGITS),)), "as wide as the stream"),
-        (Program(TWO, (Operation(Do.READ, Part.LOGITS, tokens=Tokens.LAST),)), "last token's"),
-        (Program(TWO, (READ, Operation(Do.ADD, Part.LOGITS, value=0))), "do not fit each other"),
+        (Program(TWO, (Operation(Do.ZERO, ModelPart.LOGITS),)), "no id could be chosen"),
+        (Program(TWO, (Operation(Do.ADD, ModelPart.LOGITS),)), "as wide as the stream"),
+        (Program(TWO, (Operation(Do.READ, ModelPart.LOGITS, tokens=Tokens.LAST),)), "last token's"),
+        (
+            Program(TWO, (READ, Operation(Do.ADD, ModelPart.LOGITS, value=0))),
+            "do not fit each other",
+        ),
         (Program(TWO, (Operation(Do.STOP, layer=1, prompt=0),)), "one prompt and one step"),
         (Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0),)), "before anything is observed"),
         (
@@ -117,7 +120,7 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
             "after the end",
         ),
         (
-            Program(TWO, (Operation(Do.SKIP, layer=1), Operation(Do.READ, Part.MLP, layer=1))),
+            Program(TWO, (Operation(Do.SKIP, layer=1), Operation(Do.READ, ModelPart.MLP, layer=1))),
             "inside of the layer",
         ),
         (Program(TWO, (Operation(Do.SKIP, layer=1, step=0),), steps=2), "in every step"),
@@ -131,7 +134,7 @@ def test_what_means_nothing_is_refused_in_words(program: Program, words: str):
 
 def test_a_layer_is_left_out_once_its_input_was_read():
     left_out = Operation(Do.SKIP, layer=1)
-    text = programs.text(Program(TWO, (left_out, Operation(Do.READ, Part.INPUT, layer=1))))
+    text = programs.text(Program(TWO, (left_out, Operation(Do.READ, ModelPart.INPUT, layer=1))))
     assert 0 < text.index(".input") < text.index(".skip()")
 
 
@@ -144,8 +147,8 @@ def test_a_row_flows_to_a_later_trace_and_a_later_step():
 
 
 def test_logits_flow_to_a_later_step_and_are_written_whole():
-    read = Operation(Do.READ, Part.LOGITS, step=0)
-    put = Operation(Do.REPLACE, Part.LOGITS, step=1, value=0)
+    read = Operation(Do.READ, ModelPart.LOGITS, step=0)
+    put = Operation(Do.REPLACE, ModelPart.LOGITS, step=1, value=0)
     program = Program(TWO, (read, put), 2)
     text = programs.text(program)
     assert "rows = lm.logits" in text and "lm.logits = rows" in text

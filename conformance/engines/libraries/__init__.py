@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conformance.authoring import Visit
 from conformance.engines import Refused
-from conformance.programs import Part
+from conformance.programs import ModelPart
 
 #: A part of the model and, for parts of layers, the layer.
 Place = tuple[str, int | None]
@@ -52,14 +52,14 @@ class Batch:
     @property
     def places(self) -> list[Place]:
         """Every place that a prompt of the batch visits, in the order of a forward."""
-        parts = list(Part)
+        parts = list(ModelPart)
         named = dict.fromkeys(place for visits in self.visits for place in visits)
-        first = {Part.EMBEDDING: -1, Part.NORM: 1 << 30}
+        first = {ModelPart.EMBEDDING: -1, ModelPart.NORM: 1 << 30}
         return sorted(
             named,
             key=lambda place: (
-                first.get(Part(place[0]), 0) if place[1] is None else place[1],
-                parts.index(Part(place[0])),
+                first.get(ModelPart(place[0]), 0) if place[1] is None else place[1],
+                parts.index(ModelPart(place[0])),
             ),
         )
 
@@ -100,9 +100,9 @@ class Library(Protocol):
         """
 
 
-def named(names: Mapping[Part, str], place: Place, library: str) -> str:
+def named(names: Mapping[ModelPart, str], place: Place, library: str) -> str:
     """Return the library's name of a place. Raises Refused if it has none."""
     part, layer = place
     if part not in names:
         raise Refused(f"{library} has no name for this place: {part}")
-    return names[Part(part)].format(layer=layer)
+    return names[ModelPart(part)].format(layer=layer)

@@ -11,18 +11,18 @@ from torch import Tensor
 from conformance.engines.attention import attention
 from conformance.engines.libraries import Batch, Ends, Place, named
 from conformance.engines.libraries.engine import LibraryEngine
-from conformance.programs import Part
+from conformance.programs import ModelPart
 from conformance.records import Job
 
 _POINTS = {
-    Part.EMBEDDING: "embeddings",
-    Part.INPUT: "resid_pre",
-    Part.ATTENTION_INPUT: "attn_in",
-    Part.ATTENTION: "attn_out",
-    Part.MLP_INPUT: "mlp_in",
-    Part.MLP: "mlp_out",
-    Part.STREAM: "resid_post",
-    Part.NORM: "final_norm",
+    ModelPart.EMBEDDING: "embeddings",
+    ModelPart.INPUT: "resid_pre",
+    ModelPart.ATTENTION_INPUT: "attn_in",
+    ModelPart.ATTENTION: "attn_out",
+    ModelPart.MLP_INPUT: "mlp_in",
+    ModelPart.MLP: "mlp_out",
+    ModelPart.STREAM: "resid_post",
+    ModelPart.NORM: "final_norm",
 }
 
 

@@ -13,18 +13,18 @@ from torch import Tensor
 from conformance.engines import Refused
 from conformance.engines.libraries import Batch, Ends, Place, named
 from conformance.engines.libraries.engine import LibraryEngine
-from conformance.programs import Acts, Do, Operation, Part, Program, Tokens
+from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.records import Job
 
 _POINTS = {
-    Part.EMBEDDING: "embeddings",
-    Part.INPUT: "resid_pre.{layer}",
-    Part.ATTENTION_INPUT: "attn_in.{layer}",
-    Part.ATTENTION: "attn_out.{layer}",
-    Part.MLP_INPUT: "mlp_in.{layer}",
-    Part.MLP: "mlp_out.{layer}",
-    Part.STREAM: "resid_post.{layer}",
-    Part.NORM: "final_norm",
+    ModelPart.EMBEDDING: "embeddings",
+    ModelPart.INPUT: "resid_pre.{layer}",
+    ModelPart.ATTENTION_INPUT: "attn_in.{layer}",
+    ModelPart.ATTENTION: "attn_out.{layer}",
+    ModelPart.MLP_INPUT: "mlp_in.{layer}",
+    ModelPart.MLP: "mlp_out.{layer}",
+    ModelPart.STREAM: "resid_post.{layer}",
+    ModelPart.NORM: "final_norm",
 }
 
 

@@ -12,16 +12,16 @@ from conformance.engines import Refused
 from conformance.engines.attention import attention
 from conformance.engines.libraries import Batch, Ends, Place
 from conformance.engines.libraries.engine import LibraryEngine
-from conformance.programs import Part
+from conformance.programs import ModelPart
 from conformance.records import Job
 
 _ACCESSORS = {
-    Part.INPUT: "layers_input",
-    Part.ATTENTION_INPUT: "attentions_input",
-    Part.ATTENTION: "attentions_output",
-    Part.MLP_INPUT: "mlps_input",
-    Part.MLP: "mlps_output",
-    Part.STREAM: "layers_output",
+    ModelPart.INPUT: "layers_input",
+    ModelPart.ATTENTION_INPUT: "attentions_input",
+    ModelPart.ATTENTION: "attentions_output",
+    ModelPart.MLP_INPUT: "mlps_input",
+    ModelPart.MLP: "mlps_output",
+    ModelPart.STREAM: "layers_output",
 }
 
 
@@ -66,7 +66,7 @@ class Standardized:
 def act(model: Any, batch: Batch, place: Place) -> None:
     """Read a place in the running trace, and write the changed value back."""
     part, layer = place
-    accessor = getattr(model, _ACCESSORS[Part(part)])
+    accessor = getattr(model, _ACCESSORS[ModelPart(part)])
     changed = batch.pass_by(place, accessor[layer])
     if changed is not None:
         accessor[layer] = changed

@@ -14,16 +14,16 @@ from conformance.engines.attention import attention
 from conformance.engines.libraries import Batch, Ends, Place, named
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.engines.tree import layer_path
-from conformance.programs import Part
+from conformance.programs import ModelPart
 from conformance.records import Job
 
 _COMPONENTS = {
-    Part.INPUT: "block_input",
-    Part.ATTENTION_INPUT: "attention_input",
-    Part.ATTENTION: "attention_output",
-    Part.MLP_INPUT: "mlp_input",
-    Part.MLP: "mlp_output",
-    Part.STREAM: "block_output",
+    ModelPart.INPUT: "block_input",
+    ModelPart.ATTENTION_INPUT: "attention_input",
+    ModelPart.ATTENTION: "attention_output",
+    ModelPart.MLP_INPUT: "mlp_input",
+    ModelPart.MLP: "mlp_output",
+    ModelPart.STREAM: "block_output",
 }
 
 
@@ -52,9 +52,9 @@ class Intervenable:
     def _component(self, place: Place) -> str:
         """Return pyvene's component name or, for a model it does not name, the module's path."""
         part, layer = place
-        if self.mapped or part not in (Part.STREAM, Part.INPUT):
+        if self.mapped or part not in (ModelPart.STREAM, ModelPart.INPUT):
             return named(_COMPONENTS, place, "pyvene")
-        side = "output" if part == Part.STREAM else "input"
+        side = "output" if part == ModelPart.STREAM else "input"
         return f"{self.path}[{layer}].{side}"
 
     def run(self, batch: Batch) -> list[Ends]:

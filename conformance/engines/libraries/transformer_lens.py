@@ -18,14 +18,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from conformance.engines.libraries import Batch, Ends, Place, named
 from conformance.engines.libraries.engine import LibraryEngine
-from conformance.programs import Part
+from conformance.programs import ModelPart
 from conformance.records import Job
 
 _NAMES = {
-    Part.INPUT: "blocks.{layer}.hook_resid_pre",
-    Part.ATTENTION: "blocks.{layer}.hook_attn_out",
-    Part.MLP: "blocks.{layer}.hook_mlp_out",
-    Part.STREAM: "blocks.{layer}.hook_resid_post",
+    ModelPart.INPUT: "blocks.{layer}.hook_resid_pre",
+    ModelPart.ATTENTION: "blocks.{layer}.hook_attn_out",
+    ModelPart.MLP: "blocks.{layer}.hook_mlp_out",
+    ModelPart.STREAM: "blocks.{layer}.hook_resid_post",
 }
 
 

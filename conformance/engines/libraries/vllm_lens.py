@@ -16,11 +16,11 @@ from conformance.engines import Refused
 from conformance.engines.libraries import Batch, Ends, Place
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.engines.vllm.sampled import asked_alone, own_words
-from conformance.programs import Part
+from conformance.programs import ModelPart
 from conformance.records import Job
 
 #: Whether the hook runs before the layer, for the streams before and after it.
-_BEFORE = {Part.INPUT: True, Part.STREAM: False}
+_BEFORE = {ModelPart.INPUT: True, ModelPart.STREAM: False}
 
 #: Running batches by number. A hook is pickled on its way to the engine, which is in this process,
 #: and finds its batch by the number.
@@ -51,7 +51,7 @@ class Lens:
         self.layers = int(config.hf_text_config.num_hidden_layers)
         [self.model] = self.llm.apply_model(_class_of)
         # The first request makes vLLM import modules that change this process.
-        first = Batch(["a"], [{(Part.STREAM, 0): lambda step, rows: rows}], 2)
+        first = Batch(["a"], [{(ModelPart.STREAM, 0): lambda step, rows: rows}], 2)
         first.lengths = [1]
         self.run(first)
 
@@ -90,7 +90,7 @@ def _asked(number: int, alone: Batch, steps: int) -> Any:
         if part not in _BEFORE or layer is None:
             raise Refused(f"vllm-lens hooks layers, and none of their parts: {part}")
         act = partial(_act, number, place)
-        hooks.append(Hook(fn=act, layer_indices=[layer], pre=_BEFORE[Part(part)]))
+        hooks.append(Hook(fn=act, layer_indices=[layer], pre=_BEFORE[ModelPart(part)]))
     return asked_alone(steps, extra_args={"apply_hooks": hooks} if hooks else None)
 
 
