@@ -23,7 +23,7 @@ from conformance.errors import ConformanceError
 from conformance.records import CellResult, Results
 from conformance.report.render.markdown import plain
 from conformance.repro import issue, script
-from conformance.repro.upstream import Project
+from conformance.repro.upstream import UpstreamProject
 from conformance.scenario import discover
 from conformance.store import RunFolder
 
@@ -32,32 +32,35 @@ FOLDER = ROOT / "docs" / "upstream"
 
 #: File name → cell, and for whom it is where its attribution does not say, or says who raised an
 #: error that another caused.
-GAPS: dict[str, tuple[str, Project | None]] = {
+GAPS: dict[str, tuple[str, UpstreamProject | None]] = {
     "batch_appended": ("batch[llama-vllm-pp1-appended]", None),
-    "skip_pair": ("skip[gpt_neox-vllm-pp1-middle-pair]", Project.NNSIGHT),
-    "chunked": ("chunked[llama-vllm-pp1-all]", Project.NNSIGHT),
+    "skip_pair": ("skip[gpt_neox-vllm-pp1-middle-pair]", UpstreamProject.NNSIGHT),
+    "chunked": ("chunked[llama-vllm-pp1-all]", UpstreamProject.NNSIGHT),
     "accessors_gemma_embedding": ("accessors[gemma2-vllm-pp1-embedding]", None),
     "accessors_bloom_mlp": ("accessors[bloom-vllm-pp1-mlp]", None),
     "save_alias_falcon": ("save_alias[falcon-hf-mlp]", None),
     "extract_pair": ("extract[llama-hf-pair]", None),
-    "samples_transformers": ("samples[llama-hf-all]", Project.NNSIGHT),
-    "async_several_prompts": ("clean[llama-vllm-async-pair]", Project.NNSIGHT),
-    "async_edits": ("edits[llama-vllm-async-early]", Project.NNSIGHT),
+    "samples_transformers": ("samples[llama-hf-all]", UpstreamProject.NNSIGHT),
+    "async_several_prompts": ("clean[llama-vllm-async-pair]", UpstreamProject.NNSIGHT),
+    "async_edits": ("edits[llama-vllm-async-early]", UpstreamProject.NNSIGHT),
     "serve_list_before_prompts": ("batch[llama-vllm-serve-six]", None),
     "serve_samples": ("samples[llama-vllm-serve-all]", None),
     "tensor_parallel_head": ("logit_lens[llama-vllm-tp2-all]", None),
-    "pipeline_native": ("clean[llama-vllm-pp2-native-alone]", Project.NNSIGHT),
-    "mamba2_pipeline": ("clean[mamba2-vllm-pp2-alone]", Project.VLLM),
-    "extract_pipeline": ("extract[llama-vllm-pp2-alone]", Project.VLLM),
-    "extract_gpt2": ("extract[gpt2-vllm-pp1-alone]", Project.VLLM),
-    "extract_last_normed": ("extract[llama-hf-last]", Project.TRANSFORMERS),
+    "pipeline_native": ("clean[llama-vllm-pp2-native-alone]", UpstreamProject.NNSIGHT),
+    "mamba2_pipeline": ("clean[mamba2-vllm-pp2-alone]", UpstreamProject.VLLM),
+    "extract_pipeline": ("extract[llama-vllm-pp2-alone]", UpstreamProject.VLLM),
+    "extract_gpt2": ("extract[gpt2-vllm-pp1-alone]", UpstreamProject.VLLM),
+    "extract_last_normed": ("extract[llama-hf-last]", UpstreamProject.TRANSFORMERS),
     "extract_mamba2": ("extract[mamba2-hf-alone]", None),
-    "bloom_sdpa": ("clean[bloom-hf-sdpa-alone]", Project.TRANSFORMERS),
-    "bloom_gelu": ("clean[bloom-vllm-pp1-alone]", Project.VLLM),
-    "mla_rotary_cpu": ("clean[deepseek_v2-plain-vllm-pp1-alone]", Project.VLLM),
-    "gpt_oss_clamp": ("clean[gpt_oss-clamp-vllm-pp1-alone]", Project.VLLM),
-    "raises_beside_others": ("staggered[llama-hf-raises-trace]", Project.NNSIGHT),
-    "serve_raises_beside_others": ("staggered[llama-vllm-serve-raises-trace]", Project.NNSIGHT),
+    "bloom_sdpa": ("clean[bloom-hf-sdpa-alone]", UpstreamProject.TRANSFORMERS),
+    "bloom_gelu": ("clean[bloom-vllm-pp1-alone]", UpstreamProject.VLLM),
+    "mla_rotary_cpu": ("clean[deepseek_v2-plain-vllm-pp1-alone]", UpstreamProject.VLLM),
+    "gpt_oss_clamp": ("clean[gpt_oss-clamp-vllm-pp1-alone]", UpstreamProject.VLLM),
+    "raises_beside_others": ("staggered[llama-hf-raises-trace]", UpstreamProject.NNSIGHT),
+    "serve_raises_beside_others": (
+        "staggered[llama-vllm-serve-raises-trace]",
+        UpstreamProject.NNSIGHT,
+    ),
 }
 #: What a script's exit code says.
 _ENDS = {

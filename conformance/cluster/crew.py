@@ -16,7 +16,7 @@ from typing import Any
 from conformance.cluster import luggage, machines, needs, shim
 from conformance.cluster.homeward import Arriving
 from conformance.cluster.machines import Machine
-from conformance.cluster.messages import Begun, Ended, Errand, Expected, Message, Part
+from conformance.cluster.messages import Begun, Ended, Errand, Expected, FilePiece, Message
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner import Crew, Planned, TimeLimits
 from conformance.runner.group import GroupRun
@@ -235,7 +235,7 @@ class OnRay:
         if message.attempt != away.attempt and not isinstance(message.says, Ended):
             return  # a late message from a machine that counts as lost
         match message.says:
-            case Part() as part:
+            case FilePiece() as part:
                 self._put(away, part)
             case Ended() as ended if only_hear or message.attempt not in ("", away.attempt):
                 del ended
@@ -258,7 +258,7 @@ class OnRay:
         away.arriving = Arriving(away.group.folder.path)
         self._kinds.setdefault(away.group.job.model.id, begun.device)
 
-    def _put(self, away: _Away, part: Part) -> None:
+    def _put(self, away: _Away, part: FilePiece) -> None:
         try:
             if away.arriving is not None:
                 away.arriving.take(part)

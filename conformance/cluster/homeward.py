@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from conformance.cluster.messages import Part
+from conformance.cluster.messages import FilePiece
 from conformance.store import GroupFolder
 
 #: The bytes of a file sent at a time, and the seconds between checks for more.
@@ -28,7 +28,7 @@ _OURS = re.compile(
 class Homeward:
     """On a machine: regularly sends what was added to a group's folder."""
 
-    def __init__(self, folder: Path, send: Callable[[Part], None]) -> None:
+    def __init__(self, folder: Path, send: Callable[[FilePiece], None]) -> None:
         self._folder = GroupFolder(folder)
         self._send = send
         self._offsets: dict[Path, int] = {}
@@ -73,10 +73,10 @@ class Homeward:
         with suppress(FileNotFoundError), path.open("rb") as file:
             if path not in self._offsets:  # an empty log counts too
                 self._offsets[path] = 0
-                self._send(Part(self._name(path), 0, b"", grows=True))
+                self._send(FilePiece(self._name(path), 0, b"", grows=True))
             file.seek(self._offsets[path])
             for data in iter(lambda: file.read(PIECE), b""):
-                self._send(Part(self._name(path), self._offsets[path], data, grows=True))
+                self._send(FilePiece(self._name(path), self._offsets[path], data, grows=True))
                 self._offsets[path] += len(data)
 
     def _whole(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class Homeward:
             # Files are replaced by a rename and never changed, so an open one is stable.
             with path.open("rb") as file:
                 for offset, data, last in _pieces(file.read, path.stat().st_size):
-                    self._send(Part(self._name(path), offset, data, last))
+                    self._send(FilePiece(self._name(path), offset, data, last))
             self._sent[path] = state
 
     def _name(self, path: Path) -> str:
@@ -121,7 +121,7 @@ class Arriving:
             for name in ("log.txt", "events.jsonl")
         }
 
-    def take(self, part: Part) -> None:
+    def take(self, part: FilePiece) -> None:
         """Write one part. Raises ValueError for a path no group has, OSError on a full disk."""
         if _OURS.fullmatch(part.path) is None:
             raise ValueError(f"no group has a file {part.path!r}")

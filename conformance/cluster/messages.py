@@ -53,7 +53,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePiece:
     """A piece of a file in the group's folder. If it `grows`, it is appended; other files are put
     in place when their `last` piece has arrived.
     """
@@ -84,4 +84,4 @@ class Message:
     group: str
     attempt: str
     node: str
-    says: Begun | Event | Part | Ended
+    says: Begun | Event | FilePiece | Ended

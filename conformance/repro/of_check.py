@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Script:
+class CheckScript:
     """The script for one cell of a check."""
 
     run: RunFolder
@@ -80,7 +80,7 @@ class Script:
         return ["-m", model, "-b", self.backend.id, "--search", "0", *prompts]
 
 
-def script_of(run: RunFolder, cell: CellResult) -> Script:
+def script_of(run: RunFolder, cell: CellResult) -> CheckScript:
     """Return the script. Raises ConformanceError for a dump, or a file that no engine ran."""
     asked = kept.asked_of(run)
     file = next((one for one in asked.files if one.name == cell.case), None)
@@ -90,4 +90,4 @@ def script_of(run: RunFolder, cell: CellResult) -> Script:
             f"{cell.id} was run on no engine: there is nothing to show again",
             remedy=f"check it again: {cell.command}",
         )
-    return Script(run, cell, asked, file, backend)
+    return CheckScript(run, cell, asked, file, backend)

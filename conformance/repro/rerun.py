@@ -73,7 +73,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Script:
+class ParsedScript:
     """A parsed script: the scenario's source, and the data."""
 
     recorded: Recorded
@@ -114,7 +114,7 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
     return _report(recorded, result)
 
 
-def read(file: Path) -> Script:
+def read(file: Path) -> ParsedScript:
     """Parse a script. Raises ConformanceError if the file holds no recorded cell."""
     try:
         literals, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
@@ -123,7 +123,7 @@ def read(file: Path) -> Script:
         recorded = from_json(Recorded, json.dumps(data))
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no recorded cell: {error}", path=file) from error
-    return Script(recorded, scenario, folder, literals.get(BESIDE, {}))
+    return ParsedScript(recorded, scenario, folder, literals.get(BESIDE, {}))
 
 
 def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
@@ -156,7 +156,7 @@ def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> 
     return replace(recorded, columns=columns, model=replace(recorded.model, sources=(source,)))
 
 
-def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
+def gathered(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
     """Return the judged cell and the digest of the weights, "" if the reference failed. Everything
     is computed anew, in `folder`.
 
@@ -199,7 +199,7 @@ def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
     return judged[recorded.cell.id], _digest(run, recorded.model)
 
 
-def unpacked(script: Script, folder: Path) -> Path:
+def unpacked(script: ParsedScript, folder: Path) -> Path:
     """Write the scenario's file and its modules below this folder. Return their folder."""
     scenarios = folder / Path(script.folder).name
     scenarios.mkdir()

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Project(StrEnum):
+class UpstreamProject(StrEnum):
     """An upstream project."""
 
     NNSIGHT = "nnsight"

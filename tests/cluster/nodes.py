@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import checkpoints
-from conformance.checkpoints import Shape
+from conformance.checkpoints import CheckpointShape
 from conformance.cluster import Address, connected
 from conformance.runner import Event, Planned, RunSummary, TimeLimits, run
 from tests.faulty_run import job
@@ -96,7 +96,7 @@ def checkpoint(folder: Path) -> checkpoints.Checkpoint:
     place = folder / "checkpoints" / "m-0"
     place.mkdir(parents=True, exist_ok=True)
     (place / "model.safetensors").write_bytes(b"weights")
-    checkpoints.seal(place, "made here", "llama", Shape(1, 1))
+    checkpoints.seal(place, "made here", "llama", CheckpointShape(1, 1))
     made = checkpoints.opened(place)
     assert made is not None
     return made

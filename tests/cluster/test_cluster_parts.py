@@ -13,11 +13,11 @@ import pytest
 
 from conformance import checkpoints
 from conformance.builtin.one_layer import ONE_LAYER
-from conformance.checkpoints import Shape
+from conformance.checkpoints import CheckpointShape
 from conformance.cluster import address, fitness, luggage, machines, needs
 from conformance.cluster.homeward import PIECE, Arriving, Homeward
 from conformance.cluster.machines import Machine
-from conformance.cluster.messages import Part
+from conformance.cluster.messages import FilePiece
 from conformance.errors import ConformanceError
 from conformance.planning import machine
 from conformance.records import Backend, Case, Group, Outcome, Status
@@ -145,7 +145,7 @@ def test_variables_of_arithmetic_are_those_of_home() -> None:
 def _sealed(folder: Path) -> checkpoints.Checkpoint:
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(bytes(1000))
-    checkpoints.seal(folder, "made here", "llama", Shape(1, 1))
+    checkpoints.seal(folder, "made here", "llama", CheckpointShape(1, 1))
     found = checkpoints.opened(folder)
     assert found is not None
     return found
@@ -210,10 +210,10 @@ def test_what_a_group_writes_comes_home_as_it_is(tmp_path: Path) -> None:
     there = GroupFolder(away)
     home.mkdir()
     (home / "log.txt").write_text("before\n")
-    parts: list[Part] = []
+    parts: list[FilePiece] = []
     arriving = Arriving(home)
 
-    def send(part: Part) -> None:
+    def send(part: FilePiece) -> None:
         parts.append(part)
         arriving.take(part)
 
@@ -240,7 +240,7 @@ def test_what_a_group_writes_comes_home_as_it_is(tmp_path: Path) -> None:
 
 def test_half_a_file_is_no_file(tmp_path: Path) -> None:
     arriving = Arriving(tmp_path)
-    arriving.take(Part("cells/a.b/observations.safetensors", 0, b"half", last=False))
+    arriving.take(FilePiece("cells/a.b/observations.safetensors", 0, b"half", last=False))
     assert not (tmp_path / "cells/a.b/observations.safetensors").exists()
 
 
@@ -250,7 +250,7 @@ def test_half_a_file_is_no_file(tmp_path: Path) -> None:
 )
 def test_a_machine_writes_nothing_else_at_home(path: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no group has a file"):
-        Arriving(tmp_path / "group").take(Part(path, 0, b"x"))
+        Arriving(tmp_path / "group").take(FilePiece(path, 0, b"x"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "group"]
 
 
@@ -264,9 +264,9 @@ def test_a_machine_writes_through_no_link(tmp_path: Path) -> None:
     (home / "log.txt").symlink_to(outside / "kept")
     arriving = Arriving(home)
     with pytest.raises(ValueError, match="lies elsewhere"):
-        arriving.take(Part("cells/a.b/outcome.json", 0, b"{}"))
+        arriving.take(FilePiece("cells/a.b/outcome.json", 0, b"{}"))
     with pytest.raises(OSError, match="symbolic links"):
-        arriving.take(Part("log.txt", 0, b"theirs", grows=True))
+        arriving.take(FilePiece("log.txt", 0, b"theirs", grows=True))
     assert [path.name for path in outside.iterdir()] == ["kept"]
     assert (outside / "kept").read_text() == "kept"
 
@@ -274,14 +274,14 @@ def test_a_machine_writes_through_no_link(tmp_path: Path) -> None:
 def test_a_file_of_a_machine_is_as_long_as_what_it_sends(tmp_path: Path) -> None:
     arriving = Arriving(tmp_path)
     for part in (
-        Part("log.txt", 1 << 40, b"x", grows=True),
-        Part("log.txt", -1, b"x", grows=True),
-        Part("cells/a.b/outcome.json", 5, b"x"),
+        FilePiece("log.txt", 1 << 40, b"x", grows=True),
+        FilePiece("log.txt", -1, b"x", grows=True),
+        FilePiece("cells/a.b/outcome.json", 5, b"x"),
     ):
         with pytest.raises(ValueError, match="is missing before"):
             arriving.take(part)
     with pytest.raises(ValueError, match="is missing before"):
-        arriving.take(Part("group.json", 5, b"x", grows=True))
+        arriving.take(FilePiece("group.json", 5, b"x", grows=True))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) == 0
 
 

@@ -10,27 +10,33 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.records import Attribution, Backend, Column, Side, Verdict
 from conformance.repro import issue, script
-from conformance.repro.upstream import Project
+from conformance.repro.upstream import UpstreamProject
 from tests.repro.conftest import Told
 
 SCRIPT = "import torch\n# ```\nprint('````')\n"
 
 
 def written(about: Told) -> str:
-    return issue.text(about.results, about.cell, about.model, Project.NNSIGHT, SCRIPT, "repro_x.py")
+    return issue.text(
+        about.results, about.cell, about.model, UpstreamProject.NNSIGHT, SCRIPT, "repro_x.py"
+    )
 
 
 @pytest.mark.parametrize(
     ("side", "backend", "project"),
     [
-        (Side.NNSIGHT, Backend("vllm-pp1", "vllm"), Project.NNSIGHT),
-        (Side.ENGINE, Backend("vllm-pp1", "vllm"), Project.VLLM),
-        (Side.ENGINE, Backend("hf", "hf"), Project.TRANSFORMERS),
-        (Side.PIPELINE, Backend("n", "vllm", pipeline=2, transport="native"), Project.NNSIGHT),
+        (Side.NNSIGHT, Backend("vllm-pp1", "vllm"), UpstreamProject.NNSIGHT),
+        (Side.ENGINE, Backend("vllm-pp1", "vllm"), UpstreamProject.VLLM),
+        (Side.ENGINE, Backend("hf", "hf"), UpstreamProject.TRANSFORMERS),
+        (
+            Side.PIPELINE,
+            Backend("n", "vllm", pipeline=2, transport="native"),
+            UpstreamProject.NNSIGHT,
+        ),
     ],
 )
 def test_it_is_for_who_has_to_mend_it(
-    failed: Told, side: Side, backend: Backend, project: Project
+    failed: Told, side: Side, backend: Backend, project: UpstreamProject
 ) -> None:
     cell = replace(failed.cell, attribution=Attribution(side, "facts"))
     assert issue.addressee(cell, Column(backend)) is project

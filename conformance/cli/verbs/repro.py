@@ -13,7 +13,7 @@ import typer
 from conformance.cli import engines, selecting
 from conformance.cli.options import Choice, Folder, Manifest, Reports, err
 from conformance.errors import ConformanceError
-from conformance.repro.upstream import Project
+from conformance.repro.upstream import UpstreamProject
 
 if TYPE_CHECKING:
     from conformance.records import CellResult, Column, Model, Results
@@ -32,7 +32,7 @@ def repro(
         bool, typer.Option("--issue", help="Write a text for upstream as well, with the script.")
     ] = False,
     to: Annotated[
-        Project | None,
+        UpstreamProject | None,
         typer.Option(help="Whom the text is for, where the cell's attribution does not say."),
     ] = None,
     scenarios: Folder,
