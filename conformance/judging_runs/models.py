@@ -12,7 +12,7 @@ from conformance.processes.parallel import side_by_side, worth
 from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, keeping
-from conformance.store.keeping import Kept
+from conformance.store.keeping import KeptModel
 
 #: The scenarios of a judging process.
 _scenarios: dict[str, Scenario] = {}
@@ -70,7 +70,7 @@ def _size(run: RunFolder, model: Model) -> int:
     return info.layers * info.width
 
 
-def _has_tensors(cell: Cell, kept: Kept | None) -> bool:
+def _has_tensors(cell: Cell, kept: KeptModel | None) -> bool:
     return kept is None or cell.key in kept.cases
 
 

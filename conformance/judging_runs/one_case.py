@@ -22,7 +22,7 @@ from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, same_bits
 from conformance.judging_runs.attributing import one_stage
-from conformance.judging_runs.truths import Truth, Truths
+from conformance.judging_runs.truths import CaseReference, Truths
 from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
@@ -133,7 +133,7 @@ class Columns:
                 before=before.truths.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Observation, Truth, tuple[bool, ...], Judgement]] = []
+        self._judgements: list[tuple[_Observation, CaseReference, tuple[bool, ...], Judgement]] = []
         self._environments: dict[tuple[str, Precision], Environments] = {}
 
     def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
@@ -209,7 +209,7 @@ class Columns:
         self,
         column: str,
         precision: Precision,
-        truth: Truth,
+        truth: CaseReference,
         observation: _Observation,
         judgement: Judgement,
     ) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ class Columns:
         self,
         backend: str,
         precision: Precision,
-        truth: Truth,
+        truth: CaseReference,
         observation: _Observation,
         draws: Draws | None,
         *,

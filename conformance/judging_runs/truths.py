@@ -18,7 +18,7 @@ Observed = tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
+class CaseReference:
     """The reference's observations of one case: by member and site, and the prompts' ids.
 
     `reference` holds the same, prepared for judging, and caches noise floors. `lacking` says why it
@@ -55,9 +55,9 @@ class Truths:
         self.case = case
         self.twin = twin
         self._lender = before.lender() if before else None
-        self._known: dict[str, Truth | str] = {}
+        self._known: dict[str, CaseReference | str] = {}
 
-    def along(self, observed: Mapping[str, Tensor]) -> Truth | str:
+    def along(self, observed: Mapping[str, Tensor]) -> CaseReference | str:
         """Return the reference along this candidate's own tokens, or why there is none.
 
         Runs in which the candidate chose other tokens come from the reference that was forced to
@@ -89,9 +89,9 @@ class Truths:
     def lender(self) -> ReferenceRuns | None:
         """Return the plain reference if it could be read."""
         plain = self._known.get(REFERENCE.id)
-        return plain.reference if isinstance(plain, Truth) else None
+        return plain.reference if isinstance(plain, CaseReference) else None
 
-    def _plain(self) -> Truth | str:
+    def _plain(self) -> CaseReference | str:
         if REFERENCE.id not in self._known:
             plain = self._observed(REFERENCE.id, self.case)
             self._known[REFERENCE.id] = plain if isinstance(plain, str) else self._made(*plain)
@@ -102,7 +102,7 @@ class Truths:
         members: Mapping[str, Mapping[str, Tensor]],
         prompt_ids: tuple[tuple[int, ...], ...],
         free: Mapping[str, Tensor] | None = None,
-    ) -> Truth | str:
+    ) -> CaseReference | str:
         group = self.run.group(self.model, REFERENCE.id)
         identity = group.identity if group else {}
         reference = read_reference(
@@ -118,7 +118,7 @@ class Truths:
             return f"the reference cannot be used: {reference}"
         if (lender := self.lender() or self._lender) is not None:
             reference.borrow(lender)
-        return Truth(members, reference, prompt_ids)
+        return CaseReference(members, reference, prompt_ids)
 
     def drawn(self) -> bool:
         """Return whether the case's ids are sampled: then the reference chose its own likeliest."""

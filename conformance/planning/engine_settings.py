@@ -34,13 +34,13 @@ MARK = "~"
 
 
 @dataclass(frozen=True)
-class Group:
+class SettingsGroup:
     """Cells of one column that require the same engine settings."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
 
-    def folder(self, own: str, main: Group) -> str:
+    def folder(self, own: str, main: SettingsGroup) -> str:
         """Return the name of the group's folder: the column's `own` for its main group."""
         return own if self is main else self.apart_from(own)
 
@@ -52,13 +52,13 @@ class Group:
 
 def split(
     column: Column, cells: Sequence[Cell], scenarios: Mapping[str, Scenario]
-) -> tuple[Group, ...]:
+) -> tuple[SettingsGroup, ...]:
     """Split a column's cells into groups, the main one without settings first.
 
     Raises ConformanceError for an unknown setting.
     """
     if column.engine in WITHOUT:
-        return (Group(cells=tuple(cells)),)
+        return (SettingsGroup(cells=tuple(cells)),)
     settings_of = {
         (case.scenario, case.name): case.settings
         for name in dict.fromkeys(cell.scenario for cell in cells)
@@ -75,12 +75,12 @@ def split(
             )
         by_settings.setdefault(tuple(sorted(settings.items())), []).append(cell)
     return tuple(
-        Group(dict(key), tuple(members))
+        SettingsGroup(dict(key), tuple(members))
         for key, members in sorted(by_settings.items(), key=lambda item: bool(item[0]))
     )
 
 
-def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
+def apart(run: RunFolder, job: Job, group: SettingsGroup, own_folder: str) -> Job:
     """Return the job in a separate folder, linked cell by cell from the column's folder.
 
     Runs of the engine without nnsight are linked too; their names contain the settings.

@@ -79,7 +79,7 @@ def planned_jobs(
             if model == model_id
         ]
         only = frozenset(cell for cell in float32_only if cell.model == model_id)
-        maker = _Maker(
+        maker = _ModelJobMaker(
             *(run, by_model[model_id], scenarios, folder, cache, precisions, only),
             settled=frozenset(settled),
             lean=lean,
@@ -102,12 +102,12 @@ def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
     """Return the job that builds a model's checkpoint if there is none."""
-    build, _ = _Maker(run, model, {}, run.path, cache).groundwork(set())
+    build, _ = _ModelJobMaker(run, model, {}, run.path, cache).groundwork(set())
     return build
 
 
 @dataclass(frozen=True, eq=False)
-class _Maker:
+class _ModelJobMaker:
     """The jobs of one model, created when they are due: only then does the checkpoint exist."""
 
     run: RunFolder
@@ -283,8 +283,8 @@ class _Maker:
     def _column(
         self,
         column: Column,
-        group: engine_settings.Group,
-        main: engine_settings.Group,
+        group: engine_settings.SettingsGroup,
+        main: engine_settings.SettingsGroup,
         precision: Precision,
     ) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(PROBED)

@@ -27,7 +27,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RetentionLimits:
     """What is kept: the `newest` items, whatever their size, and others used within `days`, while
     all together take at most `room` bytes.
     """
@@ -38,7 +38,7 @@ class Limits:
 
 
 #: For checks without a named folder: each holds everything that every layer computed.
-CHECKS = Limits(days=math.inf, room=4 << 30, newest=20)
+CHECKS = RetentionLimits(days=math.inf, room=4 << 30, newest=20)
 
 #: The same rule, for the message about a missing check.
 CHECKS_RULE = (
@@ -48,7 +48,7 @@ CHECKS_RULE = (
 )
 
 
-def sweep_checks(place: Path, limits: Limits = CHECKS) -> None:
+def sweep_checks(place: Path, limits: RetentionLimits = CHECKS) -> None:
     """Remove the oldest finished checks beyond these limits."""
     for item in superfluous(runs(place), limits, time.time()):
         remove(item)
@@ -78,7 +78,7 @@ def observations(cache: Path) -> list[Item]:
     return sorted(found, key=lambda item: (item.used, item.path.name), reverse=True)
 
 
-def superfluous(items: Sequence[Item], limits: Limits, now: float) -> list[Item]:
+def superfluous(items: Sequence[Item], limits: RetentionLimits, now: float) -> list[Item]:
     """Return the items to remove from a list with the newest first."""
     left, gone = 0, []
     for index, item in enumerate(items):

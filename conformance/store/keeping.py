@@ -42,7 +42,7 @@ class NotKept(ConformanceError):
 
 
 @record()
-class Kept:
+class KeptModel:
     """What was kept of one model: the tensors of these `cases` (keys), everything else as figures.
 
     `truth` is who confirms the reference, `dropped` the SHA-256 digest of each dropped file, by
@@ -75,12 +75,12 @@ def not_kept(group: Path, key: str) -> NotKept | None:
     )
 
 
-def read(run: RunFolder, model: str) -> Kept | None:
+def read(run: RunFolder, model: str) -> KeptModel | None:
     """Return what was kept of a model, None if it was never reduced."""
-    return read_record(Kept, _folder(run, model) / KEPT)
+    return read_record(KeptModel, _folder(run, model) / KEPT)
 
 
-def reduced(run: RunFolder, models: Iterable[str]) -> dict[str, Kept]:
+def reduced(run: RunFolder, models: Iterable[str]) -> dict[str, KeptModel]:
     """Return what was kept, by model, of those that were reduced."""
     found = {model: read(run, model) for model in models}
     return {model: kept for model, kept in found.items() if kept is not None}
@@ -133,7 +133,7 @@ def reduce_model(
     plain = [replace(cell, finding=None, gap=None, expected="") for cell in own]
     stored, digest = details.write(plain, folder / f"{_CELLS}.parquet")
     write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
-    write_record(folder / KEPT, Kept(model, thresholds, truth, cases, dropped))
+    write_record(folder / KEPT, KeptModel(model, thresholds, truth, cases, dropped))
     _flush(folder)
     finish(run, model)
 
@@ -210,12 +210,12 @@ def _folder(run: RunFolder, model: str) -> Path:
     return run.group_folder(model, "any").path.parent
 
 
-def without_tensors(found: Mapping[str, Kept]) -> int:
+def without_tensors(found: Mapping[str, KeptModel]) -> int:
     """Return how many files were dropped."""
     return sum(len(kept.dropped) for kept in found.values())
 
 
-def check_thresholds(found: Mapping[str, Kept], thresholds: Thresholds) -> None:
+def check_thresholds(found: Mapping[str, KeptModel], thresholds: Thresholds) -> None:
     """Raise NotKept if cells without tensors were judged by other limits than these."""
     other = [model for model, kept in found.items() if kept.thresholds != thresholds]
     if other:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell
-from conformance.judging_runs.truths import Truth, Truths
+from conformance.judging_runs.truths import CaseReference, Truths
 from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import Case, Group, Outcome, Precision, Status, Thresholds, Verdict
 from conformance.store import RunFolder
@@ -46,7 +46,7 @@ def test_the_id_that_the_truth_was_held_to_is_the_largest_of_its_own_logits(
     own[larger] += 2.0**-17
     candidate = generation((2, 1), own, AFTER)
     truth = Truths(run, "toy", CASE, twin=False, precision=Precision.FLOAT32).along(candidate)
-    assert isinstance(truth, Truth), truth
+    assert isinstance(truth, CaseReference), truth
     assert not truth.lacking
     judgement = judge_cell(
         candidate,

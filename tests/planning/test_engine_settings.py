@@ -13,7 +13,7 @@ from conformance.environments.columns import short
 from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
-from conformance.planning.engine_settings import Group, apart, split
+from conformance.planning.engine_settings import SettingsGroup, apart, split
 from conformance.planning.jobs import beside, expected, launch, planned_jobs
 from conformance.records import (
     Backend,
@@ -102,7 +102,7 @@ def test_a_process_of_an_engine_with_taps_is_told_of_them_before_it_imports_vllm
 
 def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: Path):
     run = RunFolder(tmp_path)
-    group = Group({"prefix_cache": True}, (KEPT,))
+    group = SettingsGroup({"prefix_cache": True}, (KEPT,))
     [case] = SCENARIOS["kept"].expand(4)
     folder = run.group_folder("llama", "vllm-pp1").path
     model = Model("llama", "llama", ())
@@ -133,7 +133,7 @@ def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well
     assert beside((extracted,), Precision.FLOAT32) == ()
 
     run = RunFolder(tmp_path)
-    group = Group(small.settings, (SMALL,))
+    group = SettingsGroup(small.settings, (SMALL,))
     folder = run.group_folder("llama", "vllm-pp1").path
     job = Job(
         "vllm", Model("llama", "llama", ()), VLLM, tmp_path, folder, tmp_path, (small, without)

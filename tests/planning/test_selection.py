@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.cli.options import Running, Without, spread
+from conformance.cli.options import RunOptions, Without, spread
 from conformance.environments import InstalledEnvironment, Untestable, parse
 from conformance.errors import ConformanceError
 from conformance.planning.selection import Choice, every_cell, select
@@ -109,7 +109,7 @@ def test_a_record_of_options_is_spread_and_given_back_whole():
 
     def verb(
         choice: Annotated[Choice, Without("env", "environments")],
-        running: Running,
+        running: RunOptions,
         own: Own,
         name: str = "x",
     ) -> None:
@@ -125,7 +125,7 @@ def test_a_record_of_options_is_spread_and_given_back_whole():
     choice, running, own, name = given[0]
     assert (choice.model, choice.expression, running.groups) == (["a", "b"], "c", 2)
     assert (own.flag, name) == (7, "y")
-    assert given[1] == (Choice(), Running(), Own(), "x")
+    assert given[1] == (Choice(), RunOptions(), Own(), "x")
 
 
 def test_an_environment_is_built_for_a_backend_that_is_meant_and_for_no_other(choice, tmp_path):
