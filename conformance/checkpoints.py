@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 @record()
-class Shape:
+class CheckpointShape:
     """What a builder reports about its model: the count of decoder layers, the residual width."""
 
     layers: int
@@ -82,7 +82,7 @@ class Build(Protocol):
 
     def __call__(
         self, source: Source, architecture: str, folder: Path, material: Sequence[Path]
-    ) -> Shape: ...
+    ) -> CheckpointShape: ...
 
 
 def cache_folder() -> Path:
@@ -250,7 +250,7 @@ def _make(source: Source, architecture: str, cache: Path, build: Build) -> Check
     return made
 
 
-def seal(folder: Path, source: str, architecture: str, shape: Shape) -> None:
+def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -> None:
     """Write the digest of every file into the folder's seal."""
     files = {
         path.relative_to(folder).as_posix(): _File(

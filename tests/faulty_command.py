@@ -90,7 +90,7 @@ def workplace(folder: Path, *columns: str, options: Mapping[str, Any] | None = N
     place = checkpoints.place(source, "llama", folder / "cache")
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
-    checkpoints.seal(place, "fake", "llama", checkpoints.Shape(4, 8))
+    checkpoints.seal(place, "fake", "llama", checkpoints.CheckpointShape(4, 8))
     return Workplace(folder)
 
 

@@ -11,7 +11,16 @@ from hashlib import sha256
 import pytest
 
 from conformance import checkpoints
-from conformance.checkpoints import SEAL, Shape, cache_folder, fetch, join, locate, obtain, place
+from conformance.checkpoints import (
+    SEAL,
+    CheckpointShape,
+    cache_folder,
+    fetch,
+    join,
+    locate,
+    obtain,
+    place,
+)
 from conformance.errors import ConformanceError
 from conformance.records import Model, Piece, Source
 
@@ -22,7 +31,7 @@ MODEL = Model("m", "llama", (TINY,))
 def build(source, architecture, folder, material):
     (folder / "config.json").write_text(f"{architecture} {source.seed}")
     (folder / "model.safetensors").write_bytes(bytes(1000))
-    return Shape(layers=4, width=8)
+    return CheckpointShape(layers=4, width=8)
 
 
 def refuse(source, architecture, folder, material):
@@ -147,7 +156,7 @@ def test_a_linked_file_that_changes_where_it_lies_is_noticed(tmp_path):
 
     def link(source, architecture, folder, material):
         (folder / "model.safetensors").symlink_to(original)
-        return Shape(4, 8)
+        return CheckpointShape(4, 8)
 
     made = obtain(MODEL, tmp_path, link)
     assert locate(MODEL, tmp_path) == made

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from conformance import doctor
-from conformance.checkpoints import Shape, obtain
-from conformance.doctor import Finding, diagnose, preload_of, render, try_imports
+from conformance.checkpoints import CheckpointShape, obtain
+from conformance.doctor import DoctorFinding, diagnose, preload_of, render, try_imports
 from conformance.inputs.manifest import Manifest
 from conformance.records import Backend, Model, Source
 
@@ -118,7 +118,7 @@ def test_models_are_cached_or_will_be_built_or_cannot_be(examine, tmp_path):
 
     def build(source, architecture, folder, material):
         (folder / "config.json").write_text("{}")
-        return Shape(layers=4, width=8)
+        return CheckpointShape(layers=4, width=8)
 
     obtain(TINY, tmp_path, build)
     assert "in the cache, 4 layers" in examine(models=(TINY,))["model m"].state
@@ -145,7 +145,10 @@ def test_an_import_that_hangs_is_given_up(tmp_path, monkeypatch):
 
 def test_every_remedy_is_shown_and_nothing_is_read_as_markup():
     out = StringIO()
-    findings = [Finding("backend [x]", "can [bold]run"), Finding("cache", "full", False, "free it")]
+    findings = [
+        DoctorFinding("backend [x]", "can [bold]run"),
+        DoctorFinding("cache", "full", False, "free it"),
+    ]
     render(findings, Console(file=out, width=200))
     assert "backend [x]" in out.getvalue()
     assert "can [bold]run" in out.getvalue()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice",
-    "Running",
+    "RunOptions",
     "Without",
     "err",
     "out",
@@ -186,7 +186,7 @@ _OF_CHOICE = {
 
 
 @dataclass(frozen=True)
-class Running:
+class RunOptions:
     """How a run is carried out."""
 
     jobs: Jobs = None

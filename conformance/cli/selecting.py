@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from conformance import loose_json
-from conformance.cli.options import Choice, Running, err, out
+from conformance.cli.options import Choice, RunOptions, err, out
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
 from conformance.planning.selection import Selected, expected, select
@@ -34,7 +34,7 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def begun(reports: Path, scenarios: Places, selected: Selected, running: Running) -> RunFolder:
+def begun(reports: Path, scenarios: Places, selected: Selected, running: RunOptions) -> RunFolder:
     """Create a run's folder with its plan."""
     from conformance import execution
     from conformance.checkpoints import cache_folder
@@ -56,7 +56,7 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: Running
     )
 
 
-def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
+def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
     """Create a run's folder with the plan that the options request, building its environments."""
     from conformance.cli.verbs.environments import had
 
@@ -66,7 +66,7 @@ def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
 def executed(
     folder: RunFolder,
     scenarios: Places,
-    running: Running,
+    running: RunOptions,
     *,
     known: KnownGaps | None = None,
     hire: Hire | None = None,
@@ -104,7 +104,7 @@ def executed(
 
 
 @contextmanager
-def hired(on: str, running: Running) -> Iterator[Hire | None]:
+def hired(on: str, running: RunOptions) -> Iterator[Hire | None]:
     """Join the cluster that `on` names and yield what runs groups there; leave it afterwards. Yield
     None if `on` is empty.
 

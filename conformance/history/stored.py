@@ -9,7 +9,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.expectations import Conclusion, conclusion_of
 from conformance.records import Precision, Results, record
-from conformance.report.sections.findings import Summary, by_group
+from conformance.report.sections.findings import CellsSummary, by_group
 from conformance.store import RunFolder
 
 
@@ -24,7 +24,7 @@ class Past:
     started: str
     conclusion: Conclusion
     versions: Mapping[str, tuple[str, ...]]
-    summaries: Mapping[tuple[str, str], Summary]
+    summaries: Mapping[tuple[str, str], CellsSummary]
     margins: Mapping[tuple[str, str], float]
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from conformance.records import Finding, Group, Precision, Results
 from conformance.report import figures
-from conformance.report.sections.findings import Summary, by_backend, by_group
+from conformance.report.sections.findings import CellsSummary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
 from conformance.store import gathered_in
@@ -30,7 +30,7 @@ class ColumnFacts:
     """
 
     id: str
-    summary: Summary
+    summary: CellsSummary
     clean: int
     fine: int
     but_for: str

@@ -30,7 +30,7 @@ from conformance.store import gathered_in
 
 
 @dataclass
-class Running:
+class BusyWorker:
     """One busy worker: what it is doing, and since when (seconds of the clock)."""
 
     name: str
@@ -47,7 +47,7 @@ class Board:
     planned: dict[str, set[str]]
     clock: Callable[[], float]
     begun: float = field(init=False)
-    running: dict[str, Running] = field(default_factory=dict)
+    running: dict[str, BusyWorker] = field(default_factory=dict)
     done: set[tuple[str, str]] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     ended: dict[Status, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Board:
         return ""
 
     def _doing(self, name: str, doing: str) -> None:
-        self.running[name] = Running(name, doing, self.clock())
+        self.running[name] = BusyWorker(name, doing, self.clock())
 
     def _count(self, event: CellFinished) -> None:
         # Cells with special engine settings still count for their column.

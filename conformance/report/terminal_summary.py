@@ -10,7 +10,7 @@ from rich.text import Text as Line
 from conformance.records import Finding, Results, Verdict
 from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections import gaps as gaps_section
-from conformance.report.sections.findings import Summary, by_group, headline_of, troubles
+from conformance.report.sections.findings import CellsSummary, by_group, headline_of, troubles
 from conformance.report.sections.section import Table, Text, columns, verdict_text
 from conformance.shortening import few
 
@@ -53,7 +53,7 @@ def _matrix(results: Results) -> Table:
     return Table(columns("model", *backends), rows, first=len(rows))
 
 
-def _total(total: Summary | None) -> str | Text:
+def _total(total: CellsSummary | None) -> str | Text:
     if total is None:
         return ""
     if total.new or total.findings.get(Finding.NUMERICS):

@@ -29,7 +29,7 @@ from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.relations import same_bits
 from conformance.judging_runs.one_case import draws_of
 from conformance.judging_runs.one_model import model_info
-from conformance.judging_runs.truths import Truth, Truths
+from conformance.judging_runs.truths import CaseReference, Truths
 from conformance.records import (
     Answer,
     Backend,
@@ -63,7 +63,7 @@ class _Cell:
 
     observed: Mapping[str, Tensor]
     prompt_ids: tuple[tuple[int, ...], ...]
-    truth: Truth
+    truth: CaseReference
     equal: Sequence[tuple[str, str]]
     bitwise: bool
     twin: bool

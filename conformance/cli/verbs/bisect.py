@@ -12,7 +12,7 @@ import typer
 from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
 from conformance.bisect.search import CONFIRM, Class
 from conformance.cli import engines
-from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out
+from conformance.cli.options import Choice, Reports, RunOptions, Trust, Without, err, out
 from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import selection
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def bisect(
     *,
     choice: Annotated[Choice, Without("env", "environments")],
-    running: Annotated[Running, Without("keep")],
+    running: Annotated[RunOptions, Without("keep")],
     subject: Annotated[
         str, typer.Argument(help="vllm, nnsight, transformers, torch, another package, or lock.")
     ] = "",

@@ -38,11 +38,11 @@ def clean(
     from conformance.store import cleaning
 
     now = time.time()
-    limits = cleaning.Limits(days, int(room * _GIB), newest)
+    limits = cleaning.RetentionLimits(days, int(room * _GIB), newest)
     runs = cleaning.runs(reports)
     cached = cleaning.observations(cache_folder() / "observations")
     gone = cleaning.superfluous(runs, limits, now)
-    unused = cleaning.superfluous(cached, cleaning.Limits(days, limits.room), now)
+    unused = cleaning.superfluous(cached, cleaning.RetentionLimits(days, limits.room), now)
     for run in gone:
         age = (now - run.used) / cleaning.DAY
         _say(f"{run.path}  {run.size / _MIB:,.0f} MiB  {age:.0f} days old")

@@ -13,7 +13,7 @@ from conformance.cli.options import (
     Choice,
     Expectations,
     Reports,
-    Running,
+    RunOptions,
     Trust,
     out,
 )
@@ -23,7 +23,7 @@ from conformance.planning import selection
 def gate(
     *,
     choice: Choice,
-    running: Running,
+    running: RunOptions,
     name: Annotated[str, typer.Argument(help="A stored run, or `latest`; none: run now.")] = "",
     expectations: Expectations,
     strict: Annotated[bool, typer.Option(help="Flaky cells close the gate too.")] = False,

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, On, Reports, Running, Trust, out
+from conformance.cli.options import Choice, On, Reports, RunOptions, Trust, out
 
 
 def run(
     *,
     choice: Choice,
-    running: Running,
+    running: RunOptions,
     resume: Annotated[
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",

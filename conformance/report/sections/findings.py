@@ -135,7 +135,7 @@ def _gone(cell: CellResult, gaps: Sequence[Gap]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CellsSummary:
     """The cells of one model on one backend (or of a whole backend) as a word and a count.
 
     `verdict` is the worst of the new results, else of the drifting ones, else of all. `findings`
@@ -184,7 +184,7 @@ class Summary:
         return f"{'works but for known gaps' if gaps else 'works'}{coarser}"
 
 
-def summary(cells: Iterable[CellResult]) -> Summary:
+def summary(cells: Iterable[CellResult]) -> CellsSummary:
     members = list(cells)
     findings = Counter(map(finding_of, members))
     new = [cell for cell in members if not finding_of(cell).fine]
@@ -192,7 +192,7 @@ def summary(cells: Iterable[CellResult]) -> Summary:
     verdict_counts = Counter(cell.verdict for cell in new or drifting or members)
     verdicts = Counter(cell.verdict for cell in members)
     gaps = (cell.gap for cell in members if cell.gap is not None)
-    return Summary(
+    return CellsSummary(
         worst(verdict_counts),
         len(members),
         dict(sorted(verdicts.items(), key=lambda pair: ORDER[pair[0]])),
@@ -203,7 +203,7 @@ def summary(cells: Iterable[CellResult]) -> Summary:
     )
 
 
-def by_group(results: Results) -> dict[tuple[str, str], Summary]:
+def by_group(results: Results) -> dict[tuple[str, str], CellsSummary]:
     """Summarize the cells by model and backend, in the order of the run."""
     groups: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
@@ -211,7 +211,7 @@ def by_group(results: Results) -> dict[tuple[str, str], Summary]:
     return {key: summary(cells) for key, cells in groups.items()}
 
 
-def by_backend(results: Results) -> dict[str, Summary]:
+def by_backend(results: Results) -> dict[str, CellsSummary]:
     columns: dict[str, list[CellResult]] = {column.id: [] for column in results.columns}
     for cell in results.cells:
         columns.setdefault(cell.backend, []).append(cell)
