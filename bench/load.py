@@ -159,7 +159,7 @@ class Served:
     def __init__(self, lm: Any, clients: int) -> None:
         from conformance.engines.vllm import serve_engine
 
-        serve_engine.Sent.clients = self.threads = ThreadPoolExecutor(clients)
+        serve_engine.DeferredServeBackend.clients = self.threads = ThreadPoolExecutor(clients)
         self.lm, self.sent = lm, serve_engine.SENT
 
     async def answer(self, asked: Asked, vector: Tensor) -> Mapping[str, Any]:

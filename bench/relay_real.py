@@ -83,7 +83,7 @@ def opened(asked: dict[str, Any], folder: str) -> Any:
     from nnsight.modeling.vllm import VLLM
 
     from conformance.engines.vllm import cpu, patches
-    from conformance.engines.vllm.patches import Place
+    from conformance.engines.vllm.patches import PatchPlace
 
     cuda = torch.cuda.is_available()
     if not cuda:
@@ -97,8 +97,8 @@ def opened(asked: dict[str, Any], folder: str) -> Any:
         )
     else:
         worker = cpu.worker_class(asked["pipeline"], relay=relayed)
-    patches.apply(Place.CLIENT)
-    patches.apply(Place.ENGINE, worker=worker)
+    patches.apply(PatchPlace.CLIENT)
+    patches.apply(PatchPlace.ENGINE, worker=worker)
     del settings["enforce_eager"]
     return VLLM(path, dispatch=True, **settings)
 

@@ -186,7 +186,7 @@ def describe(output: Any) -> str:
     return type(output).__name__
 
 
-class Layer:
+class StreamLayer:
     """One layer as a scenario sees it: `stream` is [tokens, width] of the block's prompt.
 
     Reading returns a copy, because vLLM overwrites its buffers. Writing replaces the stream in its

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines.structure import map_tensors, tensors_in
-from conformance.residual_stream import LAYOUTS, Layer, UnreadableLayerError, describe, settle
+from conformance.residual_stream import LAYOUTS, StreamLayer, UnreadableLayerError, describe, settle
 
 TOKENS, WIDTH, DEPTH = 6, 16, 3
 
@@ -84,7 +84,7 @@ def test_a_layer_reads_a_copy_and_writes_through():
     class Envoy:
         output = torch.zeros(2, 3)
 
-    layer = Layer(Envoy(), "single")
+    layer = StreamLayer(Envoy(), "single")
     read = layer.stream
     read += 1
     assert torch.equal(Envoy.output, torch.zeros(2, 3))
@@ -97,7 +97,7 @@ def test_what_is_written_has_the_precision_of_what_was_there(layout):
     class Envoy:
         output = map_tensors(forms(truth()[0])[layout], Tensor.bfloat16)
 
-    layer = Layer(Envoy(), layout)
+    layer = StreamLayer(Envoy(), layout)
     layer.stream = layer.stream + torch.ones(WIDTH)
     assert {part.dtype for part in tensors_in(layer.envoy.output)} == {torch.bfloat16}
 
@@ -106,7 +106,7 @@ def test_a_layer_of_another_form_than_its_layout_says_so():
     class Envoy:
         output = (torch.zeros(2, 3),)
 
-    layer = Layer(Envoy(), "dual")
+    layer = StreamLayer(Envoy(), "dual")
     words = r"the layer gave \(tensor\[2, 3\]\), not two summands"
     with pytest.raises(UnreadableLayerError, match=words):
         layer.stream  # noqa: B018
@@ -123,7 +123,7 @@ def test_a_value_that_fails_by_itself_is_not_called_unreadable():
         output = Elsewhere()
 
     with pytest.raises(RuntimeError, match="on another stage"):
-        Layer(Envoy(), "dual").stream  # noqa: B018
+        StreamLayer(Envoy(), "dual").stream  # noqa: B018
 
 
 def test_forms_are_described_in_words():

@@ -35,7 +35,7 @@ def traced_layer(layer: model_parts.TracedLayer) -> Layer:
     return layer
 
 
-def traced_part(part: model_parts.Part) -> Part:
+def traced_part(part: model_parts.TracedPart) -> Part:
     return part
 
 
@@ -43,5 +43,5 @@ def reference_model(model: reference.ReferenceModel) -> Reference:
     return model
 
 
-def reference_run(run: reference.Run) -> Run:
+def reference_run(run: reference.PromptRun) -> Run:
     return run

@@ -16,7 +16,7 @@ from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.attention import attention
 from conformance.engines.building.adapters import adapter_of
-from conformance.engines.lm import LogProbabilities, TracedModel
+from conformance.engines.lm import TracedModel, UntracedLogProbabilities
 from conformance.engines.model_parts import TracedLayer, parts_of
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
@@ -24,8 +24,8 @@ from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import (
-    Layers,
     Probe,
+    TracedLayers,
     observe,
     read_probe,
 )
@@ -227,7 +227,7 @@ class HFModel(TracedModel):
         temperature: float = 0.0,
         seed: int | None = None,
         processed: bool = False,
-    ) -> LogProbabilities:
+    ) -> UntracedLogProbabilities:
         """Return log-probabilities from transformers' own logits and scores, without a trace."""
         module = self.model._module
         ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
@@ -250,7 +250,7 @@ class HFModel(TracedModel):
         rows = [row[0] for row in (generated.scores if processed else generated.logits)]
         chosen = list(generated.sequences[0, ids.shape[1] :].split(1))
         said = [torch.log_softmax(row.float(), dim=-1) for row in rows]
-        return LogProbabilities(
+        return UntracedLogProbabilities(
             prompt=torch.log_softmax(whole.float(), dim=-1).gather(-1, ids[0, 1:, None]),
             chosen=[row[token] for row, token in zip(said, chosen, strict=True)],
             top=[row.topk(top).values for row in said],
@@ -308,7 +308,7 @@ class HFEngine:
             lambda: self._first_outputs(count), self.probe, job.model.layout
         )
         parts, _ = parts_of(module, self.path)
-        layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
+        layers = TracedLayers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
         self.lm = HFModel(self.model, layers, self.probe, job.precision)
         asked = not self.obstacle and module.device.type != "cpu"
         self.repeats = asked and repeats(lambda: self._outputs(count))
@@ -319,7 +319,7 @@ class HFEngine:
 
     def _outputs(self, count: int) -> list[Any]:
         """Return every layer's raw output on the probe prompt."""
-        layers = Layers(self.model, self.path, count, "", PaddedLayer)
+        layers = TracedLayers(self.model, self.path, count, "", PaddedLayer)
         outputs: Any
         with self.model.trace(PROBE):
             outputs = [layers[index].envoy.output for index in range(count)]

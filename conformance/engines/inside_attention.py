@@ -89,7 +89,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedParts:
     """The located parts by name. `why` gives the reason for each part that cannot be read. If
     `value_first`, the value is computed before the tensors that are read as query and key.
     """
@@ -101,7 +101,7 @@ class Found:
 
 def find(
     attention: Module, heads: int, groups: int, *, arranged: str = "", ranks: int = 1
-) -> Found:
+) -> LocatedParts:
     """Locate the parts of this attention with `heads` heads and `groups` key heads, as the config
     says. `arranged` is what `measure` returned for transformers' module of the same model.
     """
@@ -109,18 +109,20 @@ def find(
     named = _Named(children)
     projected = named(OUTPUT)
     if not projected or not heads:
-        return Found(why=dict.fromkeys(("heads", "qkv"), "its attention has no output projection"))
+        return LocatedParts(
+            why=dict.fromkeys(("heads", "qkv"), "its attention has no output projection")
+        )
     try:
         width = _features(children[projected])[0] // heads
     except Unplaced as error:
-        return Found(why=dict.fromkeys(("heads", "qkv"), str(error)))
+        return LocatedParts(why=dict.fromkeys(("heads", "qkv"), str(error)))
     places = {"heads": Inside(projected, heads, width, of_input=True)}
     fused = named(FUSED)
     if fused:
         try:
             places |= _of_one(children[fused], fused, heads, groups, width, arranged, ranks)
         except Unplaced as error:
-            return Found(places, {"qkv": str(error)})
+            return LocatedParts(places, {"qkv": str(error)})
     elif all(named(names) for names in PROJECTIONS.values()):
         places |= {
             part: Inside(
@@ -130,7 +132,9 @@ def find(
             if (path := named(names))
         }
     else:
-        return Found(places, {"qkv": "its attention has no query, key and value of the heads"})
+        return LocatedParts(
+            places, {"qkv": "its attention has no query, key and value of the heads"}
+        )
     why = {}
     for part, names in NORMS.items():
         if path := named(names):
@@ -145,7 +149,7 @@ def find(
         places = {"heads": places["heads"]}
     normed = "query" in places and places["query"].path != places["value"].path
     fused_first = normed and bool(places["value"].columns)
-    return Found(places, why, fused_first or VALUE_FIRST in arranged.split(", "))
+    return LocatedParts(places, why, fused_first or VALUE_FIRST in arranged.split(", "))
 
 
 class _Named:

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from conformance.engines import Refused
-from conformance.engines.model_parts import Own, Part, every_row, floating
-from conformance.engines.traced import Layers, Probe, vector
+from conformance.engines.model_parts import Own, TracedPart, every_row, floating
+from conformance.engines.traced import Probe, TracedLayers, vector
 from conformance.engines.tree import follow
 from conformance.records import Precision
 
 
 @dataclass(frozen=True)
-class LogProbabilities:
+class UntracedLogProbabilities:
     """An engine's log-probabilities for a prompt and its continuation without a trace.
 
     `prompt` [tokens - 1, 1] leaves out the first token. The lists have one entry per step: `chosen`
@@ -41,7 +41,7 @@ class TracedModel:
     own: Own = staticmethod(every_row)
 
     def __init__(
-        self, model: Any, layers: Layers, probe: Probe, precision: Precision = Precision.BF16
+        self, model: Any, layers: TracedLayers, probe: Probe, precision: Precision = Precision.BF16
     ) -> None:
         self.model = model
         self.layers = layers
@@ -49,14 +49,14 @@ class TracedModel:
         self.precision = precision
 
     @property
-    def embedding(self) -> Part:
+    def embedding(self) -> TracedPart:
         """The token embeddings."""
-        return Part(follow(self.model, self.layers.parts.embedding), self.own)
+        return TracedPart(follow(self.model, self.layers.parts.embedding), self.own)
 
     @property
-    def norm(self) -> Part:
+    def norm(self) -> TracedPart:
         """The norm after the last layer."""
-        return Part(follow(self.model, self.layers.parts.norm), self.own)
+        return TracedPart(follow(self.model, self.layers.parts.norm), self.own)
 
     def lens(self, stream: Tensor) -> Tensor:
         """Return [rows, vocabulary]: the final norm and the head applied to rows of a stream."""
@@ -140,7 +140,7 @@ class TracedModel:
         temperature: float = 0.0,
         seed: int | None = None,
         processed: bool = False,
-    ) -> LogProbabilities:
+    ) -> UntracedLogProbabilities:
         """Return the engine's own log-probabilities for a prompt and `steps` tokens, greedy or
         sampled with a seed. They are raw or, if `processed`, taken after temperature.
         """

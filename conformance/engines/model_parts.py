@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines import Refused
-from conformance.engines.inside_attention import Found, Inside, counts, find, measure
+from conformance.engines.inside_attention import Inside, LocatedParts, counts, find, measure
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case
-from conformance.residual_stream import LAYOUTS, Layer
+from conformance.residual_stream import LAYOUTS, StreamLayer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 HEAD = ("lm_head", "embed_out", "output")
@@ -49,7 +49,7 @@ class Parts:
     router: str = ""
     head: str = ""
     vocabulary: int = 0
-    inside: Found = field(default_factory=Found)
+    inside: LocatedParts = field(default_factory=LocatedParts)
 
     @property
     def heads(self) -> str:
@@ -126,7 +126,7 @@ def find_parts(
     embedding = next(embedded, "")
     mlp = next((name for name in names if name in MLP), "")
     attention = next((name for name in names if name in ATTENTION), "")
-    inside = Found()
+    inside = LocatedParts()
     if attention:
         module_of = follow(last, attention)
         inside = find(module_of, heads, groups, arranged=arranged, ranks=ranks)
@@ -199,7 +199,7 @@ def rows(value: Tensor) -> Tensor:
     return value[0] if value.ndim == 3 else value
 
 
-class Part:
+class TracedPart:
     """A module as a scenario sees it. `input` and `output` are copies, [tokens, width] of the
     block's prompt; of a tuple, the first tensor. Assigning `input` (all rows, or one row for all
     tokens) changes what the module computes with and nothing else. Assigning `output` replaces what
@@ -241,7 +241,7 @@ class Part:
         return self.own(rows(next(floating(self.envoy.output))))
 
 
-class Attention(Part):
+class TracedAttention(TracedPart):
     """A layer's attention: input, output, query, key and value before the rotary embedding, and the
     heads that the output projection takes. Query, key, value and heads are copies, [tokens, heads,
     width] of the block's prompt; an assigned value replaces what the layer computes with.
@@ -337,7 +337,7 @@ def passed_on(inputs: Any, layout: str) -> Any:
     return (parts[0],) if layout.startswith("tuple") else parts[0]
 
 
-class TracedLayer(Layer):
+class TracedLayer(StreamLayer):
     """A layer with its input, attention and MLP."""
 
     def __init__(self, envoy: Any, layout: str, parts: Parts) -> None:
@@ -364,17 +364,17 @@ class TracedLayer(Layer):
         return [LAYOUTS[self.layout].read(output) for output in steps]
 
     @property
-    def attention(self) -> Attention:
-        return Attention(follow(self.envoy, self.parts.attention), self.own, self.parts)
+    def attention(self) -> TracedAttention:
+        return TracedAttention(follow(self.envoy, self.parts.attention), self.own, self.parts)
 
     def has(self, part: str) -> bool:
         """Return whether this layer has the part: not every layer of a mixture has experts."""
         return reaches(self.envoy, getattr(self.parts, part))
 
     @property
-    def router(self) -> Part:
-        return Part(follow(self.envoy, self.parts.router), self.own)
+    def router(self) -> TracedPart:
+        return TracedPart(follow(self.envoy, self.parts.router), self.own)
 
     @property
-    def mlp(self) -> Part:
-        return Part(follow(self.envoy, self.parts.mlp), self.own)
+    def mlp(self) -> TracedPart:
+        return TracedPart(follow(self.envoy, self.parts.mlp), self.own)

@@ -22,7 +22,7 @@ from conformance.residual_stream import Settled, distance, settle
 from conformance.scenario import Scenario
 
 
-class Layers(Sequence[TracedLayer]):
+class TracedLayers(Sequence[TracedLayer]):
     """`lm.layers`. Holds only the model and a path: it is sent to other processes with a block."""
 
     def __init__(

@@ -17,7 +17,7 @@ nnsight = pytest.importorskip("nnsight")
 
 from conformance.engines.reference.ensemble import (  # noqa: E402
     TRUTH,
-    Member,
+    EnsembleMember,
     members,
     other_forwards,
     score_caps,
@@ -302,7 +302,7 @@ def run_without_writes(model: Any) -> Tensor:
     return logits.detach()
 
 
-def reference(module: Any, member: Member) -> ReferenceModel:
+def reference(module: Any, member: EnsembleMember) -> ReferenceModel:
     module = copy.deepcopy(module).to(member.dtype)
     module.set_attn_implementation(member.attention)
     return ReferenceModel(module, None, member, layer_path(module, LAYERS), ())

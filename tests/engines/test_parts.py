@@ -13,16 +13,16 @@ transformers = pytest.importorskip("transformers")
 from conformance.engines import Refused  # noqa: E402
 from conformance.engines.lm import TracedModel, words  # noqa: E402
 from conformance.engines.model_parts import (  # noqa: E402
-    Part,
     Parts,
     TracedLayer,
+    TracedPart,
     arguments,
     find_parts,
     floating,
     passed_on,
     stream_before,
 )
-from conformance.engines.traced import Layers, Probe  # noqa: E402
+from conformance.engines.traced import Probe, TracedLayers  # noqa: E402
 from conformance.engines.tree import follow, layer_path  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ class _NormWithRest(torch.nn.Module):
 def test_the_lens_takes_the_rows_of_a_norm_that_returns_a_tuple() -> None:
     model = torch.nn.ModuleDict({"norm": _NormWithRest(), "head": torch.nn.Linear(8, 12)})
     parts = Parts(norm="norm", head="head", vocabulary=10)
-    layers = Layers(model, "", 0, "single", TracedLayer, parts)
+    layers = TracedLayers(model, "", 0, "single", TracedLayer, parts)
     rows = torch.randn(3, 8)
     expected = (rows / rows.norm(dim=-1, keepdim=True)) @ model["head"].weight.T
     with torch.no_grad():
@@ -106,7 +106,9 @@ def test_the_tokenizer_is_the_engine_s_own() -> None:
         return SimpleNamespace(input_ids=[len(text), 7])
 
     model = SimpleNamespace(tokenizer=tokenizer)
-    lm = TracedModel(model, Layers(model, "", 0, "single", TracedLayer, Parts()), Probe((), ()))
+    lm = TracedModel(
+        model, TracedLayers(model, "", 0, "single", TracedLayer, Parts()), Probe((), ())
+    )
     assert lm.tokenizer is tokenizer and lm.tokenize("abc") == [3, 7]
 
 
@@ -153,7 +155,7 @@ def test_what_a_module_is_given_changes_for_one_prompt_and_nobody_else(
     positions = torch.arange(5)  # what vLLM gives its attention first
     envoy = SimpleNamespace(inputs=((positions, before, "more"), {}))
     kept = before.clone()
-    Part(envoy, lambda rows: rows[2:4]).input = torch.ones(8)
+    TracedPart(envoy, lambda rows: rows[2:4]).input = torch.ones(8)
     (first, given, more), _ = envoy.inputs
     assert first is positions and more == "more"
     assert given.shape == shape and torch.equal(before, kept)
@@ -167,7 +169,7 @@ def test_what_is_assigned_to_an_output_goes_on_in_the_place_of_its_first_tensor(
 ) -> None:
     before, weights = torch.zeros(shape), torch.zeros(3, 3)
     envoy = SimpleNamespace(output=(before, weights, None))
-    Part(envoy, lambda rows: rows[2:4]).output = torch.ones(2, 8)
+    TracedPart(envoy, lambda rows: rows[2:4]).output = torch.ones(2, 8)
     given, other, nothing = envoy.output
     assert other is weights and nothing is None and not before.any()
     assert given.shape == shape and given.sum() == 16

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conformance.engines import LIBRARIES, Refused
-from conformance.engines.libraries import Batch
+from conformance.engines.libraries import PromptBatch
 from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.records import Backend, Column, Job, Model, Precision
 
@@ -50,10 +50,10 @@ def job(engine: str, **options: bool) -> Job:
     )  # fmt: skip
 
 
-def batch(places: list[tuple[str, int | None]], steps: int = 1) -> Batch:
+def batch(places: list[tuple[str, int | None]], steps: int = 1) -> PromptBatch:
     """Every prompt sets what it meets there to zero."""
     visits = [{place: lambda _, rows: rows * 0 for place in places} for _ in TEXTS]
-    made = Batch(TEXTS, visits, steps)
+    made = PromptBatch(TEXTS, visits, steps)
     made.lengths = [len(text.split()) for text in TEXTS]
     return made
 
@@ -310,7 +310,7 @@ def test_nnterp_is_told_its_accessors_and_written_to_only_where_something_change
     model = SimpleNamespace(layers_output={1: torch.ones(2, 3, WIDTH)}, layers_input={})
     module.act(model, batch([("stream", 1)]), ("stream", 1))
     assert not model.layers_output[1][1].any() and model.layers_output[1][0, :2].all()
-    reading = Batch(TEXTS, [{("stream", 1): lambda _, rows: rows}, {}], 1)
+    reading = PromptBatch(TEXTS, [{("stream", 1): lambda _, rows: rows}, {}], 1)
     reading.lengths = [1, 3]
     model.layers_output = before = {1: torch.ones(2, 3, WIDTH)}
     held = before[1]

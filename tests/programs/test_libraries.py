@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Batch, engine
+from conformance.engines.libraries import PromptBatch, engine
 from conformance.engines.traced import flatten_runs
 from conformance.programs import Do, ModelPart, Operation, Program, check
 from conformance.records import Backend, Column, Job, Model, Precision
@@ -99,7 +99,7 @@ def test_a_prompt_sees_and_changes_its_own_rows_and_no_padding():
         seen.append((step, len(rows)))
         return rows * 0
 
-    batch = Batch(["One", "One two three"], [{("stream", 0): write}, {}], 2)
+    batch = PromptBatch(["One", "One two three"], [{("stream", 0): write}, {}], 2)
     batch.lengths = [1, 3]
     whole = torch.ones(2, 3, WIDTH)
     changed = batch.pass_by(("stream", 0), whole)
@@ -110,14 +110,14 @@ def test_a_prompt_sees_and_changes_its_own_rows_and_no_padding():
 
 
 def test_what_only_reads_changes_nothing():
-    batch = Batch(["One"], [{("stream", 0): lambda _, rows: rows}], 1)
+    batch = PromptBatch(["One"], [{("stream", 0): lambda _, rows: rows}], 1)
     batch.lengths = [1]
     assert batch.pass_by(("stream", 0), torch.ones(1, 1, WIDTH)) is None
 
 
 def test_places_come_in_the_order_of_a_forward():
     named = [("norm", None), ("stream", 1), ("input", 1), ("stream", 0), ("embedding", None)]
-    batch = Batch(["One"], [dict.fromkeys(named, lambda _, rows: rows)], 1)
+    batch = PromptBatch(["One"], [dict.fromkeys(named, lambda _, rows: rows)], 1)
     assert batch.places == [
         ("embedding", None), ("stream", 0), ("input", 1), ("stream", 1), ("norm", None),
     ]  # fmt: skip

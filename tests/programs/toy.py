@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from conformance.direction import direction
-from conformance.engines.libraries import Batch, Ends
+from conformance.engines.libraries import Ends, PromptBatch
 
 WIDTH, WORDS = 8, 16
 
@@ -49,7 +49,7 @@ class Toy:
         return direction(WIDTH, 1.0 + layer, seed)
 
     def run(self, prompt: Any, *, edits: Any = None, steps: int = 1, **_: Any) -> Any:
-        if isinstance(prompt, Batch):
+        if isinstance(prompt, PromptBatch):
             return self._batch(prompt)
         ids, run = torch.tensor(self.tokenize(prompt)), Run()
         for _step in range(steps):
@@ -66,7 +66,7 @@ class Toy:
             run.tokens.append(ids)
         return run
 
-    def _batch(self, batch: Batch) -> list[Ends]:
+    def _batch(self, batch: PromptBatch) -> list[Ends]:
         ids = [self.tokenize(prompt) for prompt in batch.prompts]
         widest = max(map(len, ids))
         now = torch.tensor([[0] * (widest - len(own)) + own for own in ids])

@@ -27,7 +27,7 @@ class Ends(NamedTuple):
     tokens: list[Tensor]
 
 
-class Batch:
+class PromptBatch:
     """Prompts that run together, and the visits that each makes at places in a forward.
 
     `lengths` are the prompts' token counts; the library must pad them on the left.
@@ -42,10 +42,10 @@ class Batch:
         self.lengths: list[int] = []
         self._passed: Counter[Place] = Counter()
 
-    def each(self) -> Iterator[tuple[str, Batch]]:
+    def each(self) -> Iterator[tuple[str, PromptBatch]]:
         """Yield the prompts one at a time, for a library that takes only one."""
         for index, prompt in enumerate(self.prompts):
-            alone = Batch([prompt], self.visits[index : index + 1], self.steps)
+            alone = PromptBatch([prompt], self.visits[index : index + 1], self.steps)
             alone.lengths = self.lengths[index : index + 1]
             yield prompt, alone
 
@@ -94,7 +94,7 @@ class Library(Protocol):
     def tokenize(self, prompt: str) -> list[int]:
         """Return the library's token ids for a text."""
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         """Generate greedily for all prompts of the batch, in one call of the library if it supports
         that. Raises Refused, with the reason, if the library cannot run the batch.
         """

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Batch, Library
+from conformance.engines.libraries import Library, PromptBatch
 from conformance.engines.model_parts import require_layers
 from conformance.engines.traced import Probe, flatten_runs, read_probe, vector
 from conformance.programs import Acts, Do, Form, Program, check, gathered, observed
@@ -67,10 +67,10 @@ class LibraryEngine:
                 saved[prompt] = act.saved(end.logits, end.tokens)
         return saved
 
-    def batch(self, program: Program, acts: Sequence[Acts]) -> Batch:
+    def batch(self, program: Program, acts: Sequence[Acts]) -> PromptBatch:
         """Return the batch that the library runs for the prompts of one trace."""
         texts = [program.prompts[act.prompt] for act in acts]
-        return Batch(texts, [act.visits() for act in acts], program.steps)
+        return PromptBatch(texts, [act.visits() for act in acts], program.steps)
 
     def _direction(self, layer: int, seed: int = 0) -> Tensor:
         return vector(self.probe, layer, seed).to(self.dtype)

@@ -9,7 +9,7 @@ from interp_engine import EagerModel, HookManager, generate_stream
 from torch import Tensor
 
 from conformance.engines.attention import attention
-from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries import Ends, Place, PromptBatch, named
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.programs import ModelPart
 from conformance.records import Job
@@ -51,7 +51,7 @@ class Eager:
         tokens: Tensor = self.model.to_tokens(prompt, prepend_bos=False)
         return tokens
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         """Run the prompts one at a time, since its generation takes only one."""
         ends = []
         for prompt, alone in batch.each():
@@ -74,7 +74,7 @@ class Eager:
         return ends
 
 
-def _act(batch: Batch, place: Place, whole: Tensor) -> Tensor:
+def _act(batch: PromptBatch, place: Place, whole: Tensor) -> Tensor:
     changed = batch.pass_by(place, whole)
     return whole if changed is None else changed
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries import Ends, Place, PromptBatch, named
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.records import Job
@@ -36,13 +36,13 @@ class Write(NamedTuple):
     vector: Tensor
 
 
-class Told(Batch):
+class Told(PromptBatch):
     """A batch whose visits only read rows after the run; its writes are data."""
 
     writes: Sequence[Sequence[Write]] = ()
 
 
-class Served:
+class VLLMInterpLibrary:
     def __init__(self, job: Job) -> None:
         # Not at module level: this imports vLLM.
         from interp_engine import load_model
@@ -74,7 +74,7 @@ class Served:
         # Without this, it adds the tokenizer's begin token to every text.
         return [int(token) for token in self.model.to_tokens(prompt, prepend_bos=False)[0]]
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         """Run all prompts at once, then show each visit the rows that it would have seen."""
         told = cast(Told, batch)
         points = {place: named(_POINTS, place, "interp-engine") for place in batch.places}
@@ -133,7 +133,7 @@ class Served:
         self.loop.close()
 
 
-def _show(alone: Batch, rows: Mapping[Place, Tensor]) -> None:
+def _show(alone: PromptBatch, rows: Mapping[Place, Tensor]) -> None:
     """Show a prompt's rows to its visits, step by step as a forward would."""
     first = alone.lengths[0]
     for step in range(alone.steps):
@@ -171,8 +171,8 @@ def _vector(act: Acts, operation: Operation) -> Tensor:
     return act.direction(operation.layer or 0, seed=operation.seed)
 
 
-class ServedEngine(LibraryEngine):
-    library: Served
+class VLLMInterpEngine(LibraryEngine):
+    library: VLLMInterpLibrary
 
     def batch(self, program: Program, acts: Sequence[Acts]) -> Told:
         writes = [_told(act) for act in acts]
@@ -187,5 +187,5 @@ class ServedEngine(LibraryEngine):
         self.library.close()
 
 
-def open_engine(job: Job) -> ServedEngine:
-    return ServedEngine(job, Served(job))
+def open_engine(job: Job) -> VLLMInterpEngine:
+    return VLLMInterpEngine(job, VLLMInterpLibrary(job))

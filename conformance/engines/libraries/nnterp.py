@@ -10,7 +10,7 @@ from nnterp import StandardizedTransformer
 
 from conformance.engines import Refused
 from conformance.engines.attention import attention
-from conformance.engines.libraries import Batch, Ends, Place
+from conformance.engines.libraries import Ends, Place, PromptBatch
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.programs import ModelPart
 from conformance.records import Job
@@ -43,7 +43,7 @@ class Standardized:
     def tokenize(self, prompt: str) -> list[int]:
         return [int(token) for token in self.model.tokenizer(prompt).input_ids]
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         model, steps, places = self.model, batch.steps, batch.places
         for part, _ in places:
             if part not in _ACCESSORS:
@@ -63,7 +63,7 @@ class Standardized:
         ]
 
 
-def act(model: Any, batch: Batch, place: Place) -> None:
+def act(model: Any, batch: PromptBatch, place: Place) -> None:
     """Read a place in the running trace, and write the changed value back."""
     part, layer = place
     accessor = getattr(model, _ACCESSORS[ModelPart(part)])

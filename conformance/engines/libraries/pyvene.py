@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance.engines.attention import attention
-from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries import Ends, Place, PromptBatch, named
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.engines.tree import layer_path
 from conformance.programs import ModelPart
@@ -57,7 +57,7 @@ class Intervenable:
         side = "output" if part == ModelPart.STREAM else "input"
         return f"{self.path}[{layer}].{side}"
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         interventions = [
             {
                 "layer": place[1],
@@ -83,7 +83,7 @@ class Intervenable:
         ]
 
 
-def _acting(batch: Batch, place: Place) -> Callable[..., Tensor]:
+def _acting(batch: PromptBatch, place: Place) -> Callable[..., Tensor]:
     """Return an intervention as a function: pyvene accepts no other callable."""
 
     def act(base: Tensor, source: Any, **_: Any) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries import Ends, Place, PromptBatch, named
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.programs import ModelPart
 from conformance.records import Job
@@ -50,7 +50,7 @@ class Bridge:
         # Without this, it adds the tokenizer's begin token to every text.
         return [int(token) for token in self.model.to_tokens(prompt, prepend_bos=False)[0]]
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         hooks = [
             (named(_NAMES, place, "TransformerLens"), partial(_act, batch, place))
             for place in batch.places
@@ -73,7 +73,7 @@ class Bridge:
             for index, own in enumerate(tokens)
         ]
 
-    def _tokens(self, batch: Batch) -> dict[str, Tensor]:
+    def _tokens(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return a batch's tokens, padded on the left, and the attention mask."""
         tokens = self.model.to_tokens(batch.prompts, prepend_bos=False, padding_side="left")
         width = tokens.shape[1]
@@ -81,7 +81,7 @@ class Bridge:
         return {"input": tokens, "attention_mask": torch.tensor(own)}
 
 
-def _act(batch: Batch, place: Place, whole: Tensor, hook: Any) -> Tensor | None:
+def _act(batch: PromptBatch, place: Place, whole: Tensor, hook: Any) -> Tensor | None:
     del hook  # names the point, which `place` already does
     return batch.pass_by(place, whole)
 

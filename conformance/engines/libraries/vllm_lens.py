@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Batch, Ends, Place
+from conformance.engines.libraries import Ends, Place, PromptBatch
 from conformance.engines.libraries.engine import LibraryEngine
 from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.programs import ModelPart
@@ -24,7 +24,7 @@ _BEFORE = {ModelPart.INPUT: True, ModelPart.STREAM: False}
 
 #: Running batches by number. A hook is pickled on its way to the engine, which is in this process,
 #: and finds its batch by the number.
-_RUNNING: dict[int, Batch] = {}
+_RUNNING: dict[int, PromptBatch] = {}
 _numbers = count()
 
 
@@ -51,7 +51,7 @@ class Lens:
         self.layers = int(config.hf_text_config.num_hidden_layers)
         [self.model] = self.llm.apply_model(_class_of)
         # The first request makes vLLM import modules that change this process.
-        first = Batch(["a"], [{(ModelPart.STREAM, 0): lambda step, rows: rows}], 2)
+        first = PromptBatch(["a"], [{(ModelPart.STREAM, 0): lambda step, rows: rows}], 2)
         first.lengths = [1]
         self.run(first)
 
@@ -62,7 +62,7 @@ class Lens:
     def tokenize(self, prompt: str) -> list[int]:
         return [int(token) for token in self.llm.get_tokenizer()(prompt).input_ids]
 
-    def run(self, batch: Batch) -> list[Ends]:
+    def run(self, batch: PromptBatch) -> list[Ends]:
         """Run all prompts in one call, each with its own hooks."""
         with _known(batch) as known:
             asked = [_asked(number, alone, batch.steps) for number, alone in known]
@@ -71,7 +71,7 @@ class Lens:
 
 
 @contextmanager
-def _known(batch: Batch) -> Iterator[list[tuple[int, Batch]]]:
+def _known(batch: PromptBatch) -> Iterator[list[tuple[int, PromptBatch]]]:
     numbered = [(next(_numbers), alone) for _, alone in batch.each()]
     _RUNNING.update(numbered)
     try:
@@ -81,7 +81,7 @@ def _known(batch: Batch) -> Iterator[list[tuple[int, Batch]]]:
             del _RUNNING[number]
 
 
-def _asked(number: int, alone: Batch, steps: int) -> Any:
+def _asked(number: int, alone: PromptBatch, steps: int) -> Any:
     from vllm_lens import Hook
 
     hooks = []

@@ -23,7 +23,7 @@ Generation = tuple[tuple[int, ...], tuple[int, ...], int]
 Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 
 
-class Tried:
+class TestedGenerations:
     """Which generations' steps may be computed at once: those whose logits in a float32 baseline
     run were within the relative distance `allowed` of the reference's.
     """

@@ -24,17 +24,17 @@ from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
-from conformance.engines.reference.at_once import Tried
+from conformance.engines.reference.at_once import TestedGenerations
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
     TRUTH,
-    Member,
+    EnsembleMember,
     members,
     score_caps,
     uncapped,
 )
-from conformance.engines.reference.model import Others, ReferenceModel, Run
+from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
 from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
@@ -70,22 +70,22 @@ class ReferenceEngine:
         sdpa = bool(getattr(module, "_supports_sdpa", False))
         self.ensemble = members(sdpa=sdpa and not score_caps(module))
         self.precisions = sorted(job.expect.get("precisions", Precision))
-        self.members: dict[Member, ReferenceModel] = {}
+        self.members: dict[EnsembleMember, ReferenceModel] = {}
         self.scenario = ""
         self.norms: tuple[float, ...] = ()
         self.norms = tuple(
             float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
         )
-        self.tried = Tried(self._allowed(self._probe(TRUTH)))
+        self.tried = TestedGenerations(self._allowed(self._probe(TRUTH)))
         self.disagreement = self._disagreement(members(sdpa=sdpa))
         self.fresh = self._logits()
 
-    def _allowed(self, truth: Run) -> float:
+    def _allowed(self, truth: PromptRun) -> float:
         """Return the allowed distance between two float32 computations of the probe."""
         bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
         return AGREEMENT * FINER * max(relative(bf16, truth.logits[0]), ROUNDING)
 
-    def _disagreement(self, ensemble: Sequence[Member]) -> float:
+    def _disagreement(self, ensemble: Sequence[EnsembleMember]) -> float:
         """Return the largest distance between the baseline runs in float32, where rounding explains
         little. A baseline run that computes something else would hide every fault.
         """
@@ -105,7 +105,7 @@ class ReferenceEngine:
                 )
         return max(distances.values())
 
-    def _probe(self, member: Member) -> Run:
+    def _probe(self, member: EnsembleMember) -> PromptRun:
         return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
             PROBE
         )
@@ -120,14 +120,14 @@ class ReferenceEngine:
             self._logits(), self.fresh, exact=self.modules[torch.float32].device.type == "cpu"
         )
 
-    def _weights(self, member: Member) -> Any:
+    def _weights(self, member: EnsembleMember) -> Any:
         """Return the shared weights in the member's precision, with its attention set."""
         module = self.modules[member.dtype]
         if module.config._attn_implementation != member.attention:
             module.set_attn_implementation(member.attention)
         return module
 
-    def member(self, member: Member) -> ReferenceModel:
+    def member(self, member: EnsembleMember) -> ReferenceModel:
         module = self._weights(member)
         if member not in self.members:
             others = None if member == TRUTH else Others(self.member(TRUTH), self.tried)
@@ -203,7 +203,7 @@ class ReferenceEngine:
                 values = self._member_run(member, scenario, case, forced)
             yield from ((f"{member.name}|{site}", value) for site, value in values.items())
 
-    def _wanted(self, scenario: Scenario, case: Case) -> Sequence[Member]:
+    def _wanted(self, scenario: Scenario, case: Case) -> Sequence[EnsembleMember]:
         """Return the requested baseline runs; determining a layout needs both precisions."""
         if scenario is PROBING:
             return self.ensemble
@@ -219,7 +219,7 @@ class ReferenceEngine:
 
     def _member_run(
         self,
-        member: Member,
+        member: EnsembleMember,
         scenario: Scenario,
         case: Case,
         forced: Mapping[str, tuple[tuple[int, ...], ...]],
@@ -268,7 +268,7 @@ class ReferenceEngine:
 
 
 def places(
-    truth: Mapping[str, Tensor], runs: Sequence[Run], prompts: Sequence[tuple[int, ...]]
+    truth: Mapping[str, Tensor], runs: Sequence[PromptRun], prompts: Sequence[tuple[int, ...]]
 ) -> dict[int, set[tuple[int, ...]]]:
     """Return the prompt ids of each place of a result: those of the runs with exactly its streams
     or, without streams, its logits; otherwise those of the case's prompt of that number.
@@ -289,7 +289,7 @@ def places(
     return found
 
 
-def _gave(run: Run, site: Site, value: Tensor) -> bool:
+def _gave(run: PromptRun, site: Site, value: Tensor) -> bool:
     """Return whether an observation is a stream or the logits of this run."""
     if site.step >= len(run.logits):
         return False

@@ -17,7 +17,7 @@ from conformance.generated_tokens import FLOAT32_WAY
 
 
 @dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """One way to compute the reference. `pad` rows of padding precede the prompt, which is batched
     with a longer one; `split` adds each branch's last projection in halves, as two tensor-parallel
     ranks do; `fused` rounds norms, activations and gates once; `at_once` computes all steps of a
@@ -33,26 +33,26 @@ class Member:
     at_once: bool = False
 
 
-TRUTH = Member("truth", torch.float32, "eager")
+TRUTH = EnsembleMember("truth", torch.float32, "eager")
 #: The bf16 baseline runs: transformers' roundings and those of fused kernels count equally. Where
 #: SmolLM2's massive activation arises (layer 9) they are further from each other than from the
 #: reference. They are ordered by attention, because switching it walks the whole model. Some
 #: compute one step at a time, as a generating engine does, and some all at once.
 BF16 = (
-    Member("eager", torch.bfloat16, "eager"),
-    Member("padded", torch.bfloat16, "sdpa", pad=5, at_once=True),
-    Member("fused", torch.bfloat16, "sdpa", fused=True),
-    Member("fused_split", torch.bfloat16, "sdpa", split=True, fused=True, at_once=True),
+    EnsembleMember("eager", torch.bfloat16, "eager"),
+    EnsembleMember("padded", torch.bfloat16, "sdpa", pad=5, at_once=True),
+    EnsembleMember("fused", torch.bfloat16, "sdpa", fused=True),
+    EnsembleMember("fused_split", torch.bfloat16, "sdpa", split=True, fused=True, at_once=True),
 )
 #: The float32 baseline runs: other attention, orders of addition and shapes.
 FLOAT32 = (
-    Member(f"{FLOAT32_WAY}split", torch.float32, "eager", split=True),
-    Member(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa", at_once=True),
-    Member(f"{FLOAT32_WAY}padded", torch.float32, "sdpa", pad=5, at_once=True),
+    EnsembleMember(f"{FLOAT32_WAY}split", torch.float32, "eager", split=True),
+    EnsembleMember(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa", at_once=True),
+    EnsembleMember(f"{FLOAT32_WAY}padded", torch.float32, "sdpa", pad=5, at_once=True),
 )
 
 
-def members(*, sdpa: bool) -> tuple[Member, ...]:
+def members(*, sdpa: bool) -> tuple[EnsembleMember, ...]:
     """Return the baseline runs of a model. Without `sdpa`, all use eager attention: for a model
     that supports no other, or one that caps its attention scores, since transformers' sdpa silently
     ignores the cap (Gemma-2).

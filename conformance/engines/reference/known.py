@@ -18,7 +18,7 @@ from torch.nn import Module
 Output = tuple[Tensor, int | None]
 
 
-class Known:
+class PrefillOutputs:
     """For one member: what every layer returned in the unedited prefill, by the prompt's ids, for
     the last `prompts` prompts. `usable` turns false once reuse proves wrong.
     """

@@ -21,8 +21,8 @@ from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
 from conformance.engines.reference.at_once import Edit
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import Member, other_forwards
-from conformance.engines.reference.known import Known, same, unchanged
+from conformance.engines.reference.ensemble import EnsembleMember, other_forwards
+from conformance.engines.reference.known import PrefillOutputs, same, unchanged
 from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
 from conformance.engines.reference.patched_forward import Forwards, exchanged
 from conformance.engines.reference.router_ties import Ties, blocks, router_ties
@@ -37,7 +37,7 @@ _PADDED = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class PromptRun:
     """The results for one prompt, one list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` [vocabulary], `tokens[s]` int64 [1], `ids` int64 [tokens] the prompt's.
     `branches[s]` is what unedited reference runs record for the diagnosis, and `parts[s]` what was
@@ -71,7 +71,7 @@ class Run:
         greedy = (int(logits.argmax()) for logits in self.logits[len(forced) : steps])
         return [int(token) for token in self.tokens[:steps]] == [*forced[:steps], *greedy]
 
-    def first(self, steps: int) -> Run:
+    def first(self, steps: int) -> PromptRun:
         """Return the first `steps` steps of this run."""
         if steps == len(self.tokens):
             return self
@@ -80,7 +80,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RunEdits:
     """The changes of an intervention in a run: by layer, by place, and the ids chosen at certain
     steps.
     """
@@ -120,7 +120,7 @@ class Others(NamedTuple):
     """State that baseline runs share: the reference's runs and the tried generations."""
 
     truth: ReferenceModel
-    tried: at_once.Tried
+    tried: at_once.TestedGenerations
 
 
 class ReferenceModel:
@@ -130,7 +130,7 @@ class ReferenceModel:
         self,
         module: Any,
         tokenizer: Any,
-        member: Member,
+        member: EnsembleMember,
         layers: str,
         norms: tuple[float, ...],
         others: Others | None = None,
@@ -150,13 +150,13 @@ class ReferenceModel:
         }
         self.parts, self.arranged = parts_of(module, layers)
         #: The unedited runs, each with the prompt's ids followed by the names of the kept parts.
-        self._unedited: list[tuple[tuple[Any, ...], Run]] = []
+        self._unedited: list[tuple[tuple[Any, ...], PromptRun]] = []
         #: The edited runs of the current case; below, how many there were before it.
-        self.edited: list[Run] = []
+        self.edited: list[PromptRun] = []
         self._edited_before = 0
         self._choosing = blocks(self.modules) if others is None else {}
         self._ids: dict[str, list[int]] = {}
-        self._known = Known(_PADDED if member.pad else sys.maxsize)
+        self._known = PrefillOutputs(_PADDED if member.pad else sys.maxsize)
         self._tried = False
         # As in `generate`: with a large vocabulary, compute only the last token's logits.
         known = inspect.signature(module.forward).parameters
@@ -199,7 +199,7 @@ class ReferenceModel:
         held: Sequence[int] = (),
         at: Mapping[Place, Visit] | None = None,
         chosen: Mapping[int, int] | None = None,
-    ) -> Run:
+    ) -> PromptRun:
         """Generate greedily from one prompt, changing the stream after the layers of `edits`, and
         the router inputs of the layers of `given`, for every token [width].
 
@@ -211,7 +211,7 @@ class ReferenceModel:
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
-        changes = Changes(edits or {}, given or {}, at or {}, chosen or {})
+        changes = RunEdits(edits or {}, given or {}, at or {}, chosen or {})
         if changes.any:
             run = None
             if not changes.elsewhere and not parts:
@@ -278,7 +278,7 @@ class ReferenceModel:
         """The forwards of the modules that this member computes differently."""
         return other_forwards(self.module, split=self.member.split, fused=self.member.fused)
 
-    def unedited(self) -> list[Run]:
+    def unedited(self) -> list[PromptRun]:
         """Return the runs without edits of the current prompts."""
         present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
         return [run for (ids, *_), run in self._unedited if ids in present]
@@ -286,14 +286,14 @@ class ReferenceModel:
     def _generate(
         self,
         prompt: tuple[int, ...],
-        changes: Changes,
+        changes: RunEdits,
         steps: int,
         forced: tuple[int, ...],
         parts: Sequence[str],
-    ) -> Run:
+    ) -> PromptRun:
         ids = torch.tensor([prompt], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
-        run = Run(ids=ids[0])
+        run = PromptRun(ids=ids[0])
         begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
         with ExitStack() as stack:
             choosing = {
@@ -341,7 +341,7 @@ class ReferenceModel:
         forced: tuple[int, ...],
         steps: int,
         edits: Mapping[int, Edit] | None = None,
-    ) -> Run | None:
+    ) -> PromptRun | None:
         """Run all steps in one forward, or return None if this member or the definition does not
         allow it. An edited run is compared with the reference's edited run of the same number.
         """
@@ -372,11 +372,11 @@ class ReferenceModel:
             return None
         chosen = [*forced[:steps], *(int(row.argmax()) for row in logits[len(forced[:steps]) :])]
         taken = [torch.tensor([token], device=inputs.device) for token in chosen]
-        return Run(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
+        return PromptRun(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
 
     def along(
         self, prompt: Sequence[int], tokens: Sequence[int], steps: int, number: int = 0
-    ) -> Run | None:
+    ) -> PromptRun | None:
         """Return the first `steps` steps of a run of this prompt along these tokens, or None: an
         unedited run, or the edited run with this number (from 1) in the current case.
         """
@@ -397,7 +397,9 @@ class ReferenceModel:
         self._edited_before += len(self.edited)
         self.prompts, self.edited = prompts, []
 
-    def _begun(self, prompt: tuple[int, ...], changes: Changes) -> Mapping[Any, Callable[..., Any]]:
+    def _begun(
+        self, prompt: tuple[int, ...], changes: RunEdits
+    ) -> Mapping[Any, Callable[..., Any]]:
         """Return forwards that replay the layers before the first change."""
         if not changes.any:
             return {}
@@ -456,7 +458,7 @@ class ReferenceModel:
 
     @contextmanager
     def _recorded(
-        self, run: Run, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
+        self, run: PromptRun, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
     ) -> Iterator[None]:
         """Edit and record the stream after every layer, and the logits. For the prompt `noted`,
         also store the layers' outputs for reuse.

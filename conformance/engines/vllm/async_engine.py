@@ -88,7 +88,7 @@ SENT: list[AsyncVLLMBackend] = []
 ABORTED: dict[int, int] = {}
 
 
-class Sent(AsyncVLLMBackend):  # type: ignore[misc]
+class DeferredStreamBackend(AsyncVLLMBackend):  # type: ignore[misc]
     """nnsight's streaming backend; its stream is read later, together with the others'."""
 
     def __call__(self, tracer: Any) -> None:
@@ -116,7 +116,9 @@ class AsyncModel(VLLMModel):
         return {"backend": Consumed(self.model)}
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
-        return self.model.trace(prompt, backend=Sent(self.model), **self.asking(steps, stop))
+        return self.model.trace(
+            prompt, backend=DeferredStreamBackend(self.model), **self.asking(steps, stop)
+        )
 
     def answers(self) -> list[Any]:
         answers: list[Any] = wait_for(_all([SENT.pop(0) for _ in range(len(SENT))]))

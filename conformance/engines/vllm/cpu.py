@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.engines import set_environment
 from conformance.engines.vllm import core_process, patches
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 
 #: The worker class to name as ``VLLM._WORKER_CLS`` if stages need no relay.
 WORKER = "conformance.engines.vllm.inside.cpu_worker.CPUTraceWorker"
@@ -60,9 +60,9 @@ def prepare(*, fork: bool = False) -> None:
     set_environment()
     if fork:
         core_process.keep_here()
-    patches.apply(Place.NO_GPU)
+    patches.apply(PatchPlace.NO_GPU)
     if fork:
-        patches.apply(Place.FORKING)
+        patches.apply(PatchPlace.FORKING)
 
 
 def worker_class(pipeline: int, *, relay: bool = True) -> str:

@@ -17,7 +17,7 @@ from conformance import loose_json
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.inside_attention import counts
-from conformance.engines.lm import LogProbabilities, TracedModel
+from conformance.engines.lm import TracedModel, UntracedLogProbabilities
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
@@ -26,8 +26,8 @@ from conformance.engines.probing.watching import Streams
 from conformance.engines.refusals import refused
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import (
-    Layers,
     Probe,
+    TracedLayers,
     observe,
     read_probe,
 )
@@ -43,7 +43,7 @@ from conformance.engines.vllm import (
 )
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.inside.worker_rpc import unpacked
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.sampled import (
     asked_alone,
@@ -173,7 +173,7 @@ class VLLMModel(TracedModel):
         temperature: float = 0.0,
         seed: int | None = None,
         processed: bool = False,
-    ) -> LogProbabilities:
+    ) -> UntracedLogProbabilities:
         """Return vLLM's own log-probabilities of a prompt and its continuation. Whether they are
         taken after temperature was configured when the engine was opened.
         """
@@ -205,10 +205,10 @@ def worker_class(backend: Backend) -> str:
 def load(job: Job, mode: str = "sync") -> Any:
     """Load nnsight's VLLM in one of its modes. Raises Refused with vLLM's message."""
     backend = job.backend
-    patches.apply(Place.CLIENT)
+    patches.apply(PatchPlace.CLIENT)
     if mode == "async":
-        patches.apply(Place.STREAMING)
-    patches.apply(Place.ENGINE, worker=worker_class(backend))
+        patches.apply(PatchPlace.STREAMING)
+    patches.apply(PatchPlace.ENGINE, worker=worker_class(backend))
     arguments: dict[str, Any] = {}
     try:
         usual = {
@@ -274,7 +274,7 @@ class VLLMEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.model = self.load()
-        self.ranks = self._traced(Layers(self.model, "", 0, "", TracedLayer)).rpc(
+        self.ranks = self._traced(TracedLayers(self.model, "", 0, "", TracedLayer)).rpc(
             "conformance_identity"
         )
         computing = [rank.pop("pid") for rank in self.ranks]  # differs in each load
@@ -296,7 +296,7 @@ class VLLMEngine:
             arranged=self.probe.arranged,
             ranks=job.backend.tensor,
         )
-        layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
+        layers = TracedLayers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = self._traced(layers)
         self.repeats = self._repeats(count)
         self.kept_beside = self._kept_beside()
@@ -310,13 +310,13 @@ class VLLMEngine:
         """Return the name of the front end that takes the requests."""
         return type(self.model.vllm_entrypoint).__name__
 
-    def _traced(self, layers: Layers) -> VLLMModel:
+    def _traced(self, layers: TracedLayers) -> VLLMModel:
         probe = getattr(self, "probe", Probe((), ()))
         return self.kind(self.model, layers, probe, self.job.precision)
 
     def _outputs(self, count: int) -> list[Any]:
         """Return every layer's raw output on the probe prompt."""
-        layers = Layers(self.model, self.path, count, "", TracedLayer)
+        layers = TracedLayers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
         with self._traced(layers).trace(PROBE):
             # Copies: their buffers are overwritten later.

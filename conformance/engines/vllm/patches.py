@@ -37,7 +37,7 @@ _UNASKED = 1
 LOOK = 0.5
 
 
-class Place(StrEnum):
+class PatchPlace(StrEnum):
     """The process in which a patch is applied, and when."""
 
     CLIENT = "the client, before it builds a model"
@@ -61,7 +61,7 @@ class Patch:
     """
 
     target: str
-    place: Place
+    place: PatchPlace
     versions: str
     reason: str
     replacement: Callable[..., Any]
@@ -248,21 +248,21 @@ class _OneStage:
 PATCHES = (
     Patch(
         "torch:accelerator.synchronize",
-        Place.NO_GPU,
+        PatchPlace.NO_GPU,
         ">=2.6",
         "vLLM's loader calls it in the client, and it raises where there is no accelerator",
         _idle,
     ),
     Patch(
         "torch:accelerator.empty_cache",
-        Place.NO_GPU,
+        PatchPlace.NO_GPU,
         ">=2.6",
         "vLLM's loader calls it in the client, and it raises where there is no accelerator",
         _idle,
     ),
     Patch(
         "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
-        Place.CLIENT,
+        PatchPlace.CLIENT,
         ">=0.19",
         "nnsight's client builds the model on the meta device, for its structure alone, and vLLM "
         "goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
@@ -271,7 +271,7 @@ PATCHES = (
     ),
     Patch(
         "torch.distributed.rendezvous:_create_c10d_store",
-        Place.CLIENT,
+        PatchPlace.CLIENT,
         ">=2.4",
         "torch's store listens on every interface whatever host it is given, and nnsight's client "
         "opens one for its group of a single process",
@@ -279,7 +279,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
-        Place.STREAMING,
+        PatchPlace.STREAMING,
         ">=0.19",
         "vLLM lets whoever waits for an answer of the workers wait for ever once the process of "
         "its core has ended, and nnsight waits so for what a finished trace has saved",
@@ -287,7 +287,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.v1.engine.async_llm:AsyncLLM.add_request",
-        Place.STREAMING,
+        PatchPlace.STREAMING,
         ">=0.19",
         "the same of a request that comes while the process of vLLM's core ends: its first output "
         "is awaited for ever, for the end was told to those alone that were there before it",
@@ -295,7 +295,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.v1.executor.multiproc_executor:get_mp_context",
-        Place.FORKING,
+        PatchPlace.FORKING,
         ">=0.19",
         "vLLM's CPU platform spawns its workers, which import everything anew: 16 s instead of "
         "2.6 s for two stages",
@@ -303,14 +303,14 @@ PATCHES = (
     ),
     Patch(
         "vllm.v1.engine.utils:get_mp_context",
-        Place.FORKING,
+        PatchPlace.FORKING,
         ">=0.19",
         "the same of the process that holds a streaming engine's core",
         _forking,
     ),
     Patch(
         "vllm.distributed.device_communicators.shm_broadcast:SpinCondition.wait",
-        Place.FORKING,
+        PatchPlace.FORKING,
         ">=0.19",
         "vLLM's processes wait for each other by asking without a pause, for a second after the "
         "last message: three of them on two cores take those from the one that computes. They "
@@ -319,7 +319,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.model_executor.models.registry:_run_in_subprocess",
-        Place.ZYGOTE,
+        PatchPlace.ZYGOTE,
         ">=0.19",
         "vLLM asks each model class what it supports in a fresh process, 12 s of imports, so as "
         "not to touch a GPU in this one; here there is none, and the imports are done",
@@ -327,7 +327,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.platforms.cpu:CpuPlatform.register_triton_kernel_overrides",
-        Place.ZYGOTE,
+        PatchPlace.ZYGOTE,
         ">=0.32",
         "every process of an engine looks through all that was ever imported for Triton's kernels, "
         "half a second; forked ones have what was found before",
@@ -335,14 +335,14 @@ PATCHES = (
     ),
     Patch(
         "vllm.utils.cpu_resource_utils:_get_cpu_list",
-        Place.ZYGOTE,
+        PatchPlace.ZYGOTE,
         ">=0.32",
         "vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
         _asked_once,
     ),
     Patch(
         "nnsight.intervention.interleaver:Mediator.__setstate__",
-        Place.WORKER,
+        PatchPlace.WORKER,
         ">=0.8",
         "nnsight registers the source of each block that reaches an engine for tracebacks, and "
         "never takes it back: an engine's processes grow by some 6 KiB with every prompt",
@@ -350,7 +350,7 @@ PATCHES = (
     ),
     Patch(
         "nnsight.modeling.vllm:VLLM._WORKER_CLS",
-        Place.ENGINE,
+        PatchPlace.ENGINE,
         ">=0.8",
         "nnsight's worker is one for CUDA, serves one stage and knows nothing of the harness; this "
         "is where nnsight has its name",
@@ -358,7 +358,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.v1.sample.sampler:batched_count_greater_than",
-        Place.WORKER,
+        PatchPlace.WORKER,
         ">=0.19",
         "vLLM compiles the count of the ranks of tokens, which are asked for with "
         "log-probabilities: some ten seconds in every process",
@@ -366,7 +366,7 @@ PATCHES = (
     ),
     Patch(
         "nnsight.modeling.vllm.model_runners.GPUModelRunner:get_pp_group",
-        Place.RELAY,
+        PatchPlace.RELAY,
         ">=0.8",
         "nnsight answers with saved values where the pipeline group's rank is 0: the first stage, "
         "whose copies of the blocks have not seen the other stages' values when a request ends",
@@ -374,7 +374,7 @@ PATCHES = (
     ),
     Patch(
         "nnsight.modeling.vllm.model_runners.GPUModelRunner:dumps_compact",
-        Place.RELAY,
+        PatchPlace.RELAY,
         ">=0.8",
         "nnsight pickles what a trace saved, and torch writes each tensor as a file of its own: as "
         "long as a layer takes, for every layer and step that was read",
@@ -382,7 +382,7 @@ PATCHES = (
     ),
     Patch(
         "nnsight.modeling.vllm.model_runners.GPUModelRunner:loads",
-        Place.RELAY,
+        PatchPlace.RELAY,
         ">=0.8",
         "what a block captured is unpickled on the GPU that it was on, which is that of one stage; "
         "on the others the block would meet tensors of two GPUs",
@@ -390,7 +390,7 @@ PATCHES = (
     ),
     Patch(
         "vllm.distributed.parallel_state:_PP",
-        Place.WHOLE_TREE,
+        PatchPlace.WHOLE_TREE,
         ">=0.19",
         "vLLM builds the layers of its own stage; the tree names those of all",
         _OneStage,
@@ -402,7 +402,7 @@ PATCHES = (
 _ORIGINALS: dict[str, Any] = {}
 
 
-def apply(place: Place, **given: Any) -> None:
+def apply(place: PatchPlace, **given: Any) -> None:
     """Apply all patches of a place, built with the arguments `given`; idempotent."""
     for patch, owner, name in _targets(place):
         original = _ORIGINALS.setdefault(patch.target, getattr(owner, name))
@@ -410,7 +410,7 @@ def apply(place: Place, **given: Any) -> None:
 
 
 @contextmanager
-def applied(place: Place, **given: Any) -> Iterator[None]:
+def applied(place: PatchPlace, **given: Any) -> Iterator[None]:
     """Apply all patches of a place inside the with block."""
     with ExitStack() as stack:
         for patch, owner, name in _targets(place):
@@ -419,7 +419,7 @@ def applied(place: Place, **given: Any) -> Iterator[None]:
         yield
 
 
-def _targets(place: Place) -> Iterator[tuple[Patch, Any, str]]:
+def _targets(place: PatchPlace) -> Iterator[tuple[Patch, Any, str]]:
     """Yield each patch of a place, the object that has its target, and the attribute's name.
 
     Targets that the installed version lacks are skipped with a warning.

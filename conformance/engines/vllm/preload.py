@@ -17,6 +17,6 @@ from conformance.engines.forkable import import_present, require_forkable
 
 if current_platform.is_cpu():
     import_present(cpu.OPENING)
-    patches.apply(patches.Place.ZYGOTE)
+    patches.apply(patches.PatchPlace.ZYGOTE)
 
 require_forkable("vLLM and nnsight")

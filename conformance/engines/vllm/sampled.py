@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.engines.lm import LogProbabilities
+from conformance.engines.lm import UntracedLogProbabilities
 
 
 def asked_alone(steps: int, **more: Any) -> Any:
@@ -55,14 +55,14 @@ def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | Non
     )
 
 
-def own_logprobs(output: Any, top: int) -> LogProbabilities:
+def own_logprobs(output: Any, top: int) -> UntracedLogProbabilities:
     """Return one request's log-probabilities. A prompt's first token has none."""
     ids = output.prompt_token_ids[1:]
     pairs = zip(ids, output.prompt_logprobs[1:], strict=True)
     prompt = [step[token].logprob for token, step in pairs]
     completion = output.outputs[0]
     steps = list(zip(completion.token_ids, completion.logprobs, strict=True))
-    return LogProbabilities(
+    return UntracedLogProbabilities(
         prompt=torch.tensor(prompt)[:, None],
         chosen=[torch.tensor([step[token].logprob]) for token, step in steps],
         top=[

@@ -31,7 +31,7 @@ from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.async_engine import generated
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.serve_guard import (
     HEADER,
     LOOPBACK,
@@ -88,7 +88,7 @@ HANGING_UP: set[int] = set()
 HANG_UP = 0.3
 
 
-class Sent(LocalServeBackend):  # type: ignore[misc]
+class DeferredServeBackend(LocalServeBackend):  # type: ignore[misc]
     """nnsight's client, waiting for the answer in a separate thread."""
 
     #: As many clients as the engine takes requests in a step.
@@ -124,7 +124,7 @@ class ServedModel(VLLMModel):
         return {"serve": ServedModel.url, "api_key": ServedModel.secret}
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
-        backend = Sent(self.model, ServedModel.url, api_key=ServedModel.secret)
+        backend = DeferredServeBackend(self.model, ServedModel.url, api_key=ServedModel.secret)
         return self.model.trace(prompt, backend=backend, **self.asking(steps, stop))
 
     def answers(self) -> list[Any]:
@@ -185,7 +185,7 @@ class ServedEngine(VLLMEngine):
         except httpx.TransportError as error:
             words = "the server ended while it loaded; the root cause is above"
             raise RuntimeError(words) from error
-        patches.apply(Place.CLIENT)
+        patches.apply(PatchPlace.CLIENT)
         return VLLM(str(self.job.checkpoint), dtype=self.job.precision.dtype)
 
     def front(self) -> str:

@@ -31,18 +31,18 @@ _POINTS = _Points()
 
 def install(engine: str, *, pipeline: int) -> None:
     """Install every point of a worker with this engine."""
-    from conformance.engines.model_parts import Attention, Part, TracedLayer
-    from conformance.engines.traced import Layers
-    from conformance.residual_stream import Layer
+    from conformance.engines.model_parts import TracedAttention, TracedLayer, TracedPart
+    from conformance.engines.traced import TracedLayers
+    from conformance.residual_stream import StreamLayer
 
-    _stream(Layer)
+    _stream(StreamLayer)
     _part(TracedLayer, "input", Point.INPUT)
-    _part(Part, "input", Point.PART)
-    _part(Part, "output", Point.PART)
-    _part(Part, "live", Point.LIVE)
-    _held(Attention)
+    _part(TracedPart, "input", Point.PART)
+    _part(TracedPart, "output", Point.PART)
+    _part(TracedPart, "live", Point.LIVE)
+    _held(TracedAttention)
     _skip(TracedLayer)
-    _path(Layers)
+    _path(TracedLayers)
     _stop()
     _POINTS.installed = True
     if engine == "hf":

@@ -11,7 +11,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from conformance.engines.reference.ensemble import (  # noqa: E402
-    Member,
+    EnsembleMember,
     members,
     other_forwards,
 )
@@ -154,7 +154,7 @@ EAGER = [member for member in members(sdpa=False) if member.dtype is torch.bfloa
 
 @pytest.mark.parametrize("member", EAGER, ids=lambda member: member.name)
 def test_a_router_is_given_something_else_and_its_experts_are_not(
-    model: Any, member: Member
+    model: Any, member: EnsembleMember
 ) -> None:
     reference = ReferenceModel(model.to(member.dtype), None, member, "model.layers", ())
     vector = torch.randn(32).bfloat16()

@@ -13,8 +13,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.reference.at_once import Tried, rows_of  # noqa: E402
-from conformance.engines.reference.ensemble import TRUTH, Member, members  # noqa: E402
+from conformance.engines.reference.at_once import TestedGenerations, rows_of  # noqa: E402
+from conformance.engines.reference.ensemble import TRUTH, EnsembleMember, members  # noqa: E402
 from conformance.engines.reference.model import Others, ReferenceModel  # noqa: E402
 from conformance.engines.tree import layer_path  # noqa: E402
 from conformance.generated_tokens import in_precision  # noqa: E402
@@ -62,7 +62,7 @@ def tokenized(text: str) -> Any:
     return SimpleNamespace(input_ids=[1 + ord(letter) % 39 for letter in text])
 
 
-def of(module: Any, member: Member, others: Others | None = None) -> ReferenceModel:
+def of(module: Any, member: EnsembleMember, others: Others | None = None) -> ReferenceModel:
     path = layer_path(module, LAYERS)
     model = ReferenceModel(module.to(member.dtype), tokenized, member, path, (), others)
     model.prompts = (PROMPT,)
@@ -73,7 +73,7 @@ def with_truth(module: Any) -> tuple[Others, tuple[int, ...]]:
     """What others have of the truth, after its run, and the tokens of this."""
     truth = of(module, TRUTH)
     tokens = tuple(int(token) for token in truth.run(PROMPT, steps=STEPS).tokens)
-    return Others(truth, Tried(ALLOWED)), tokens
+    return Others(truth, TestedGenerations(ALLOWED)), tokens
 
 
 def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> Any:
@@ -104,7 +104,7 @@ def assert_near_run(run: Any, slow: Any) -> None:
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     module = built(architecture)
     others, tokens = with_truth(module)
-    way = Member("way", torch.float32, "eager", pad=pad)
+    way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     run = held(of(module, replace(way, at_once=True), others), tokens)
     slow = held(of(module, way, others), tokens)
     assert run.at_once
@@ -126,7 +126,7 @@ def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, 
     """Two of them in one case: each is compared with the truth's of the same number."""
     module = built(architecture)
     others, _ = with_truth(module)
-    way = Member("way", torch.float32, "eager", pad=pad)
+    way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     quick, slow = of(module, replace(way, at_once=True), others), of(module, way, others)
     for scale in (2.0, -0.5):
         others.truth.forced = ()
@@ -149,7 +149,7 @@ def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
     edits = {1: counting}
     tokens = tuple(int(t) for t in others.truth.run(PROMPT, edits=edits, steps=STEPS).tokens)
     calls.append(0)  # as somebody else's run would have left it
-    quick = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    quick = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     quick.forced = (tokens,)
     assert not quick.run(PROMPT, edits=edits, steps=STEPS).at_once
 
@@ -189,15 +189,15 @@ def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() ->
     others, tokens = with_truth(module)
     for dtype in (torch.float32, torch.bfloat16):
         assert not held(
-            of(module, Member("way", dtype, "eager", at_once=True), others), tokens
+            of(module, EnsembleMember("way", dtype, "eager", at_once=True), others), tokens
         ).at_once
 
 
 def test_a_bf16_way_waits_for_a_float32_one() -> None:
     module = built("llama")
     others, tokens = with_truth(module)
-    rounded = Member("rounded", torch.bfloat16, "eager", at_once=True)
-    whole = Member("whole", torch.float32, "eager", at_once=True)
+    rounded = EnsembleMember("rounded", torch.bfloat16, "eager", at_once=True)
+    whole = EnsembleMember("whole", torch.float32, "eager", at_once=True)
     assert not held(of(built("llama"), rounded, others), tokens).at_once
     assert held(of(module, whole, others), tokens).at_once
     assert held(of(built("llama"), rounded, others), tokens).at_once
@@ -206,7 +206,7 @@ def test_a_bf16_way_waits_for_a_float32_one() -> None:
 def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
     module = built("llama")
     others, tokens = with_truth(module)
-    model = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert not held(model, ()).at_once
     assert not held(model, tokens[:1]).at_once
     model.forced = (tokens,)
@@ -218,7 +218,7 @@ def test_a_prompt_alone_is_not_taken_from_a_longer_forward() -> None:
     """Edited runs begin with its bits."""
     module = built("llama")
     others, tokens = with_truth(module)
-    model = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert held(model, tokens).at_once
     assert not held(model, tokens, steps=1).at_once
     assert held(model, tokens, steps=2).at_once

@@ -14,7 +14,7 @@ from conformance.records import Site
 transformers = pytest.importorskip("transformers")
 
 from conformance.engines.reference.branches import Branches, find, observed  # noqa: E402
-from conformance.engines.reference.model import Run  # noqa: E402
+from conformance.engines.reference.model import PromptRun  # noqa: E402
 from conformance.engines.tree import follow, layer_path  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -43,8 +43,8 @@ def forward(model: Any) -> Any:
         return model(torch.arange(1, 8)[None])
 
 
-def recorded(model: Any, layers: list[Any], found: Branches) -> Run:
-    run = Run()
+def recorded(model: Any, layers: list[Any], found: Branches) -> PromptRun:
+    run = PromptRun()
 
     def keep(index: int) -> Any:
         def hook(module: Any, args: Any, output: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.reference.ensemble import Member  # noqa: E402
+from conformance.engines.reference.ensemble import EnsembleMember  # noqa: E402
 from conformance.engines.reference.known import same, unchanged  # noqa: E402
 from conformance.engines.reference.model import ReferenceModel  # noqa: E402
 from conformance.engines.tree import follow, layer_path  # noqa: E402
@@ -45,7 +45,7 @@ def reference(architecture: str, pad: int = 0) -> ReferenceModel:
     module = module.float().eval()
     module.generation_config.pad_token_id = 0
     module.generation_config.eos_token_id = None
-    member = Member("way", torch.float32, "eager", pad=pad)
+    member = EnsembleMember("way", torch.float32, "eager", pad=pad)
     path = layer_path(module, LAYERS)
     return ReferenceModel(module, tokenized, member, path, ())
 

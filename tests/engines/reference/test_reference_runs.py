@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from conformance.engines.reference.ensemble import BF16, FLOAT32, TRUTH
-from conformance.engines.reference.model import ReferenceModel, Run
+from conformance.engines.reference.model import PromptRun, ReferenceModel
 
 #: What each step finds best, and what was taken: the first token was forced.
 BEST, TAKEN = (3, 1, 2), (5, 1, 2)
 
 
-def run() -> Run:
+def run() -> PromptRun:
     logits = [torch.nn.functional.one_hot(torch.tensor(best), 8).float() for best in BEST]
-    return Run(
+    return PromptRun(
         stream=[{0: torch.full((1, 2), float(step))} for step in range(3)],
         logits=logits,
         tokens=[torch.tensor([token]) for token in TAKEN],

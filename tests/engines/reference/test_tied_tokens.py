@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, Parameter
 
 from conformance.engines.reference.engine import places
-from conformance.engines.reference.model import Run
+from conformance.engines.reference.model import PromptRun
 from conformance.engines.reference.router_ties import blocks, router_ties
 
 WIDTH, EXPERTS = 16, 4
@@ -83,9 +83,9 @@ def test_a_model_without_experts_is_not_asked() -> None:
     assert steps == []
 
 
-def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> Run:
+def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> PromptRun:
     """A run of one step and one layer."""
-    return Run(stream=[{0: stream}], logits=[logits], ids=torch.tensor(ids))
+    return PromptRun(stream=[{0: stream}], logits=[logits], ids=torch.tensor(ids))
 
 
 def test_a_result_is_of_the_prompt_whose_streams_it_holds() -> None:

@@ -41,12 +41,12 @@ def visits_counted_for_absent_workers() -> None:
 def no_cascade() -> None:
     from conformance.engines.vllm.relay import stage
 
-    original = stage.Message
+    original = stage.RelayMessage
 
     def message(step: int, visits: Any = (), *rest: Any, **kwargs: Any) -> Any:
         return original(step, tuple(visits[-1:]), *rest, **kwargs)
 
-    stage.Message = message
+    stage.RelayMessage = message
 
 
 def no_backlog() -> None:

@@ -235,7 +235,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         from nnsight.modeling.vllm import VLLM
 
         from conformance.engines.vllm import cpu, patches
-        from conformance.engines.vllm.patches import Place
+        from conformance.engines.vllm.patches import PatchPlace
 
         if torch.cuda.is_available():
             cpu.set_environment()
@@ -250,8 +250,8 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             FAULTS[fault]()
         relayed = asked.pop("relay", True) and spec.pipeline > 1
         worker = _worker(relayed) or cpu.worker_class(spec.pipeline, relay=relayed)
-        patches.apply(Place.CLIENT)
-        patches.apply(Place.ENGINE, worker=worker)
+        patches.apply(PatchPlace.CLIENT)
+        patches.apply(PatchPlace.ENGINE, worker=worker)
         settings: dict[str, Any] = {
             "dtype": "bfloat16",
             "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,

@@ -12,7 +12,7 @@ from nnsight.intervention.serialization import dumps
 from nnsight.modeling.vllm.model_runners import GPUModelRunner
 
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.relay import saved_values
 
 
@@ -44,7 +44,7 @@ def from_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def on_a_stage() -> Iterator[None]:
     """This process is one of a relayed engine's."""
-    with patches.applied(Place.RELAY, reports=True):
+    with patches.applied(PatchPlace.RELAY, reports=True):
         yield
 
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from nnsight.intervention.source import NO_SKIP
 
 from conformance.engines.vllm.relay.record import (
-    Message,
-    Names,
+    LocationNumbers,
     Reader,
-    Served,
+    RelayMessage,
+    ServedValue,
     Unsendable,
     Visits,
     decode,
@@ -61,16 +61,16 @@ def test_modules_travel_by_path():
     assert decode(data, {"Module:a.b": there})["m"] is there
 
 
-def message(*locations: str, **served) -> Message:
+def message(*locations: str, **served) -> RelayMessage:
     visits = Visits(0, list(locations), len(locations) - 1)
     visits.served.update({int(k[1:]): v for k, v in served.items()})
-    return Message(3, (visits,), {"r": {"message": "no"}})
+    return RelayMessage(3, (visits,), {"r": {"message": "no"}})
 
 
 def test_locations_are_sent_once():
-    names, theirs = Names(), Names()
+    names, theirs = LocationNumbers(), LocationNumbers()
     locations = [f"layers.{i}.output" for i in range(50)]
-    sent = message(*locations, _1=Served(torch.ones(2), (Reader(0, None),)))
+    sent = message(*locations, _1=ServedValue(torch.ones(2), (Reader(0, None),)))
     first, second = pack(sent, names, {}), pack(sent, names, {})
     assert second.head.numel() < first.head.numel() / 3
     for data in (first, second):
@@ -82,8 +82,13 @@ def test_locations_are_sent_once():
 
 
 def test_a_value_that_cannot_be_pickled_is_named_and_the_rest_arrives():
-    served = {"_0": Served(lambda: 0, (Reader(0, None),)), "_1": Served(torch.ones(1), ())}
-    got = unpack(pack(message("a", "b", "c", **served), Names(), {}), Names(), {})
+    served = {
+        "_0": ServedValue(lambda: 0, (Reader(0, None),)),
+        "_1": ServedValue(torch.ones(1), ()),
+    }
+    got = unpack(
+        pack(message("a", "b", "c", **served), LocationNumbers(), {}), LocationNumbers(), {}
+    )
     assert got.visits[0].served[0].value == Unsendable("function")
     assert torch.equal(got.visits[0].served[1].value, torch.ones(1))
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from conformance.engines.vllm.relay import transport
 from conformance.engines.vllm.relay.record import decode, encode, parted
-from conformance.engines.vllm.relay.transport import INLINE, Column
+from conformance.engines.vllm.relay.transport import INLINE, RankPipeline
 
 
-def column_pair() -> tuple[Column, Column]:
+def column_pair() -> tuple[RankPipeline, RankPipeline]:
     """Stage 0 and stage 1, connected as after a load."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    first, last = Column.__new__(Column), Column.__new__(Column)
+    first, last = RankPipeline.__new__(RankPipeline), RankPipeline.__new__(RankPipeline)
     first.stage, last.stage = 0, 1
     first._peers, last._peers = {1: ends[0]}, {0: ends[1]}
     return first, last
@@ -83,7 +83,7 @@ def test_a_stage_does_not_sleep_when_the_one_before_has_ended() -> None:
 
 @given(st.integers(2, 5))
 def test_each_stage_is_connected_to_its_neighbours_and_to_the_last(stages: int) -> None:
-    columns = [Column.__new__(Column) for _ in range(stages)]
+    columns = [RankPipeline.__new__(RankPipeline) for _ in range(stages)]
     everybody = Barrier(stages)
     places: dict[int, object] = {}
 

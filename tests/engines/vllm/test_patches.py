@@ -17,7 +17,7 @@ from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
 import conformance
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.patches import PATCHES, Patch, Place
+from conformance.engines.vllm.patches import PATCHES, Patch, PatchPlace
 
 PACKAGE = Path(conformance.__file__).parent
 PATCHING = PACKAGE / "engines" / "vllm" / "patches.py"
@@ -139,7 +139,7 @@ def test_what_is_exchanged_is_there_in_the_installed_versions(patch: Patch):
 
 
 def test_a_place_has_its_patches_and_no_target_is_in_the_list_twice():
-    assert {patch.place for patch in PATCHES} == set(Place)
+    assert {patch.place for patch in PATCHES} == set(PatchPlace)
     assert len({patch.target for patch in PATCHES}) == len(PATCHES)
 
 
@@ -166,30 +166,30 @@ def plus(held, *, more=1):
 
 
 def record(attribute="held", versions=">=0"):
-    return Patch(f"{__name__}:Box.{attribute}", Place.CLIENT, versions, "", plus)
+    return Patch(f"{__name__}:Box.{attribute}", PatchPlace.CLIENT, versions, "", plus)
 
 
 def test_applied_twice_is_applied_once(listed):
     listed(record())
-    patches.apply(Place.WORKER)
+    patches.apply(PatchPlace.WORKER)
     assert Box.held == 1
-    patches.apply(Place.CLIENT)
-    patches.apply(Place.CLIENT)
+    patches.apply(PatchPlace.CLIENT)
+    patches.apply(PatchPlace.CLIENT)
     assert Box.held == 2
-    patches.apply(Place.CLIENT, more=5)
+    patches.apply(PatchPlace.CLIENT, more=5)
     assert Box.held == 6
 
 
 def test_for_a_block_it_is_put_back(listed):
     listed(record())
-    with patches.applied(Place.CLIENT, more=2):
+    with patches.applied(PatchPlace.CLIENT, more=2):
         assert Box.held == 3
     assert Box.held == 1
 
 
 def test_what_an_installed_version_has_not_is_left_and_logged(listed, caplog):
     listed(record("gone"), record())
-    patches.apply(Place.CLIENT)
+    patches.apply(PatchPlace.CLIENT)
     assert not hasattr(Box, "gone") and Box.held == 2
     assert "Box.gone is not exchanged" in caplog.text
 
@@ -200,7 +200,7 @@ def test_a_patch_is_for_some_versions(listed, monkeypatch, version, held):
 
     listed(record(versions=">=2.0.dev0"))
     monkeypatch.setattr(sys.modules[__name__], "__version__", version, raising=False)
-    patches.apply(Place.CLIENT)
+    patches.apply(PatchPlace.CLIENT)
     assert Box.held == held
 
 
@@ -271,14 +271,14 @@ def test_no_weights_are_processed_on_the_meta_device(process, target):
     """Whatever the layer: a client's tree is read for its structure alone."""
     with pytest.raises(NotImplementedError):
         process(built("meta"), "cpu")
-    with patches.applied(Place.CLIENT):
+    with patches.applied(PatchPlace.CLIENT):
         model = built("meta")
         process(model, target)
     assert packed(model) == []
 
 
 def test_weights_are_processed_where_they_are(process):
-    with patches.applied(Place.CLIENT):
+    with patches.applied(PatchPlace.CLIENT):
         model = built("cpu")
         process(model, "cpu")
     assert packed(model) == ["", "experts", "attention"]
@@ -288,7 +288,7 @@ def test_what_one_stage_has_not_keeps_the_rest_from_nothing(process):
     """A stage holds another's layers on the meta device, where vLLM's Transformers backend
     builds them.
     """
-    with patches.applied(Place.CLIENT):
+    with patches.applied(PatchPlace.CLIENT):
         model = built("cpu")
         model.elsewhere = torch.nn.Linear(3, 2, device="meta")
         process(model, "cpu")
@@ -310,7 +310,7 @@ def test_the_source_of_a_block_is_there_for_as_long_as_the_block():
         return block
 
     before = sources()
-    with patches.applied(Place.WORKER):
+    with patches.applied(PatchPlace.WORKER):
         blocks = [arrived() for _ in range(3)]
         assert len(sources() - before) == 3
         del blocks

@@ -6,13 +6,13 @@ from datetime import timedelta
 import psutil
 
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 
 
 def test_a_store_listens_on_its_own_host():
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     before = _listening()
-    with patches.applied(Place.CLIENT):
+    with patches.applied(PatchPlace.CLIENT):
         store = rendezvous._create_c10d_store("127.0.0.1", 0, 0, 1, timedelta(seconds=20))
     assert [host for host, port in _listening() - before] == ["127.0.0.1"]
     store.set("key", "value")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.patches import PatchPlace
 
 DEAD = RuntimeError("EngineCore encountered an issue")
 
@@ -62,7 +62,7 @@ def test_the_engine_that_nnsight_asks_is_vllms_with_that_end(monkeypatch):
     async def call():
         await asyncio.wait_for(AsyncLLM.collective_rpc(engine, "saved"), timeout=20)
 
-    with patches.applied(Place.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+    with patches.applied(PatchPlace.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
         asyncio.run(call())
 
 
@@ -82,7 +82,7 @@ def test_a_request_that_comes_as_the_engine_ends_is_told_of_it(monkeypatch):
         engine.errored = True
         await asyncio.wait_for(request.get(), timeout=20)
 
-    with patches.applied(Place.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+    with patches.applied(PatchPlace.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
         asyncio.run(call())
 
 

@@ -59,7 +59,7 @@ class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignor
                 f"expected vLLM's CPUModelRunner, got {type(self.model_runner).__qualname__}"
             )
         self.model_runner.__class__ = self.runner_class
-        patches.apply(patches.Place.WORKER)
+        patches.apply(patches.PatchPlace.WORKER)
 
     # The RPC methods only use `self.model_runner`, so they are copied. nnsight's worker cannot be a
     # base class, since it derives from the GPU worker and CPUWorker does not.

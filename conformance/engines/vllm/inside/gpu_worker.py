@@ -28,4 +28,4 @@ class GPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, NNsightGPUWorker):  # type
         if self.model_config.dtype is torch.float32:
             # Torch's switches are per process; the other settings came with the environment.
             whole_products(Precision.FLOAT32)
-        patches.apply(patches.Place.WORKER)
+        patches.apply(patches.PatchPlace.WORKER)

@@ -98,7 +98,7 @@ class Calls:
         self.loading = True
         try:
             with (
-                patches.applied(patches.Place.WHOLE_TREE),
+                patches.applied(patches.PatchPlace.WHOLE_TREE),
                 set_current_vllm_config(self.config),
                 self.device,
             ):

@@ -31,7 +31,7 @@ def _as_one_stage() -> Iterator[None]:
     # instrumented meta tree must not find the engine's.
     _ROPE_DICT.clear()
     try:
-        with patches.applied(patches.Place.WHOLE_TREE):
+        with patches.applied(patches.PatchPlace.WHOLE_TREE):
             yield
     finally:
         _ROPE_DICT.clear()

@@ -39,7 +39,7 @@ class Reader(NamedTuple):
     digest: int | None
 
 
-class Served(NamedTuple):
+class ServedValue(NamedTuple):
     """The value of a visit that a worker or cache took, before any edit."""
 
     value: Any
@@ -58,7 +58,7 @@ class Visits:
     stage: int
     locations: list[str] = field(default_factory=list)
     tokens: int | None = None
-    served: dict[int, Served] = field(default_factory=dict)
+    served: dict[int, ServedValue] = field(default_factory=dict)
     unsettled: dict[int, Any] = field(default_factory=dict)
 
     def end_tokens(self) -> None:
@@ -72,7 +72,7 @@ class Visits:
 
 
 @dataclass(frozen=True)
-class Message:
+class RelayMessage:
     """What one stage tells another about one step.
 
     ``poison`` says why the sender could not run the step; then the other fields are empty.
@@ -91,7 +91,7 @@ class Unsendable(NamedTuple):
     kind: str
 
 
-class _Pickler(pickle.Pickler):
+class _MessagePickler(pickle.Pickler):
     """Stores tensors outside of the pickle stream, and modules and the skip mark by name."""
 
     def __init__(self, buffer: io.BytesIO, paths: dict[int, str]) -> None:
@@ -110,7 +110,7 @@ class _Pickler(pickle.Pickler):
         return None
 
 
-class _Unpickler(pickle.Unpickler):
+class _MessageUnpickler(pickle.Unpickler):
     def __init__(
         self, buffer: io.BytesIO, tensors: Sequence[torch.Tensor], modules: dict[str, Any]
     ) -> None:
@@ -202,7 +202,7 @@ def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
 def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
     """Pack ``obj``. ``paths`` maps a module's ``id`` to its persistent id."""
     stream = io.BytesIO()
-    pickler = _Pickler(stream, paths or {})
+    pickler = _MessagePickler(stream, paths or {})
     pickler.dump(obj)
     return pack_tensors(pickler.tensors, stream.getvalue())
 
@@ -210,10 +210,10 @@ def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
 def decode(packed: Packed, modules: dict[str, Any] | None = None) -> Any:
     """Undo :func:`encode`; the tensors are views of the body, on its device."""
     stream, tensors = unpack_tensors(packed)
-    return _Unpickler(stream, tensors, modules or {}).load()
+    return _MessageUnpickler(stream, tensors, modules or {}).load()
 
 
-class Names:
+class LocationNumbers:
     """Numbers for location lists between one sender and one receiver."""
 
     def __init__(self) -> None:
@@ -240,12 +240,12 @@ class Names:
         return locations
 
 
-def _sendable(served: dict[int, Served], paths: dict[int, str]) -> dict[int, Served]:
+def _sendable(served: dict[int, ServedValue], paths: dict[int, str]) -> dict[int, ServedValue]:
     """Return ``served`` with values that cannot be pickled replaced by their type's name."""
     result = {}
     for index, entry in served.items():
         try:
-            _Pickler(io.BytesIO(), paths).dump(entry)
+            _MessagePickler(io.BytesIO(), paths).dump(entry)
         except Exception:  # noqa: BLE001 - pickling runs the value's own code
             result[index] = entry._replace(value=Unsendable(type(entry.value).__qualname__))
         else:
@@ -253,7 +253,7 @@ def _sendable(served: dict[int, Served], paths: dict[int, str]) -> dict[int, Ser
     return result
 
 
-def pack(message: Message, names: Names, paths: dict[int, str]) -> Packed:
+def pack(message: RelayMessage, names: LocationNumbers, paths: dict[int, str]) -> Packed:
     """Pack a message, with location lists by number if the receiver knows them."""
     visits = [(v.stage, *names.number(v.locations), v.boundary, v.served) for v in message.visits]
     try:
@@ -263,14 +263,14 @@ def pack(message: Message, names: Names, paths: dict[int, str]) -> Packed:
         return encode((message.step, visits, message.errors, message.poison), paths)
 
 
-def unpack(data: Packed, names: Names, modules: dict[str, Any]) -> Message:
+def unpack(data: Packed, names: LocationNumbers, modules: dict[str, Any]) -> RelayMessage:
     """Undo :func:`pack`, with the receiver's counterpart of the sender's ``names``."""
     step, packed, errors, poison = decode(data, modules)
     visits = tuple(
         Visits(stage, names.lookup(number, locations), boundary, served)
         for stage, number, locations, boundary, served in packed
     )
-    return Message(step, visits, errors, poison)
+    return RelayMessage(step, visits, errors, poison)
 
 
 def snapshot(value: Any) -> Any:

@@ -13,11 +13,11 @@ from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 from conformance.engines.structure import map_tensors
 from conformance.engines.vllm.relay.changed_values import Visit, ended_visit, later, readers
 from conformance.engines.vllm.relay.errors import StageDivergenceError
-from conformance.engines.vllm.relay.record import Reader, Served, Unsendable, Visits, snapshot
+from conformance.engines.vllm.relay.record import Reader, ServedValue, Unsendable, Visits, snapshot
 
 
 @dataclass(frozen=True)
-class Member:
+class StepMediator:
     """A worker that took part in a step, and the rows it was entitled to."""
 
     mediator: Any
@@ -27,10 +27,10 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Batch:
+class StepBatch:
     """The batch of one step: its workers, its number of tokens, and each row's request."""
 
-    members: tuple[Member, ...]
+    members: tuple[StepMediator, ...]
     tokens: int
     requests: tuple[str, ...]
 
@@ -87,7 +87,7 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
             value, undo = fragments.whole(provider, value)
             self.fragments = _Whole(fragments, provider)
         before = snapshot(value)
-        log.served[index] = Served(before, ())
+        log.served[index] = ServedValue(before, ())
         groups, total = groups_of(ready), self.batcher.total
         try:
             after = super().handle(provider, value)
@@ -97,7 +97,7 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
         if later(before):
             log.unsettled[index] = visit
         else:
-            log.served[index] = Served(before, *readers([visit], self.batcher))
+            log.served[index] = ServedValue(before, *readers([visit], self.batcher))
         return after if undo is None else undo(after)
 
     def settle(self, log: Visits) -> None:
@@ -124,7 +124,7 @@ def adopt(interleaver: Any, elsewhere: frozenset[str]) -> RelayInterleaver:
 
 
 @contextmanager
-def placed(interleaver: RelayInterleaver, batch: Batch) -> Iterator[None]:
+def placed(interleaver: RelayInterleaver, batch: StepBatch) -> Iterator[None]:
     """Restore the interleaver's state in the step of ``batch`` inside the with block."""
     batcher = interleaver.batcher
     before = (interleaver.mediators, batcher.total, interleaver.interleaving)
@@ -148,7 +148,7 @@ def placed(interleaver: RelayInterleaver, batch: Batch) -> Iterator[None]:
         interleaver.reindex()
 
 
-def _to_rows(interleaver: RelayInterleaver, batch: Batch) -> None:
+def _to_rows(interleaver: RelayInterleaver, batch: StepBatch) -> None:
     """Switch from the forward to sampling: one row per request, and only living workers."""
     for member in batch.members:
         member.mediator.batch_group = [member.row, 1]
@@ -158,7 +158,7 @@ def _to_rows(interleaver: RelayInterleaver, batch: Batch) -> None:
 
 
 def replay(
-    interleaver: RelayInterleaver, visits: Visits, batch: Batch, device: torch.device
+    interleaver: RelayInterleaver, visits: Visits, batch: StepBatch, device: torch.device
 ) -> dict[int, StageDivergenceError]:
     """Serve another stage's visits to this stage's workers as if the modules ran here.
 

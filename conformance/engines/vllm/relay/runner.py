@@ -15,7 +15,7 @@ from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.replay import adopt
 from conformance.engines.vllm.relay.requests import RelayRequests
 from conformance.engines.vllm.relay.stage import Relay
-from conformance.engines.vllm.relay.transport import Column
+from conformance.engines.vllm.relay.transport import RankPipeline
 
 
 class RelayRunner:
@@ -30,7 +30,7 @@ class RelayRunner:
         from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
         stages, tensor = get_pp_group(), get_tp_group()
-        column = Column(
+        column = RankPipeline(
             stages.rank_in_group, tensor.rank_in_group, stages.world_size, tensor.world_size
         )
         self._start_relay(column, stages.world_size, tensor)
@@ -42,7 +42,7 @@ class RelayRunner:
         if not config.model_config.enforce_eager:
             raise ValueError("interventions across stages need an eager engine (no taps)")
 
-    def _start_relay(self, column: Column, stages: int, tensor: Any) -> None:
+    def _start_relay(self, column: RankPipeline, stages: int, tensor: Any) -> None:
         model, interleaver = self.nnsight_model, self.nnsight_model.interleaver  # type: ignore[attr-defined]
         whole, config = placeholders.whole_model(self.vllm_config)  # type: ignore[attr-defined]
         tree = placeholders.tree(model._module, whole)
@@ -83,7 +83,7 @@ class RelayRunner:
             paths={id(value): key for key, value in modules.items()},
             calls=calls,
         )
-        patches.apply(patches.Place.RELAY, reports=self.relay.reports)
+        patches.apply(patches.PatchPlace.RELAY, reports=self.relay.reports)
 
     def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
         """Run the step's forward, and send the record to the next stage."""

@@ -17,7 +17,7 @@ from conformance.engines.vllm.relay.landing import LandingUnpickler
 from conformance.engines.vllm.relay.record import Packed, pack_tensors, parted, unpack_tensors
 
 
-class _Pickler(pickle.Pickler):
+class _SavedValuePickler(pickle.Pickler):
     """Stores tensors outside of the stream, each once, by device."""
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -43,7 +43,7 @@ def _plain(obj: Any) -> bool:
     )
 
 
-class _Unpickler(LandingUnpickler):
+class _SavedValueUnpickler(LandingUnpickler):
     def __init__(self, stream: bytes, tensors: dict[str, list[torch.Tensor]]) -> None:
         super().__init__(io.BytesIO(stream))
         self.tensors = tensors
@@ -70,7 +70,7 @@ def dumps(value: Any) -> bytes:
     tensor gets separate memory on the host or on the GPU of the loading process.
     """
     stream = io.BytesIO()
-    pickler = _Pickler(stream)
+    pickler = _SavedValuePickler(stream)
     pickler.dump(value)
     parts = {
         device: pack_tensors(tensors).whole.numpy().tobytes()
@@ -81,7 +81,9 @@ def dumps(value: Any) -> bytes:
 
 def arrived(stream: bytes, parts: dict[str, bytes]) -> Any:
     """Undo :func:`dumps`."""
-    return _Unpickler(stream, {at: _tensors(part, at) for at, part in parts.items()}).load()
+    return _SavedValueUnpickler(
+        stream, {at: _tensors(part, at) for at, part in parts.items()}
+    ).load()
 
 
 def _tensors(part: bytes, device: str) -> list[torch.Tensor]:

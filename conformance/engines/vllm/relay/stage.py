@@ -20,16 +20,22 @@ from conformance.engines.vllm.relay import randomness
 from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.errors import StageFailedError
 from conformance.engines.vllm.relay.record import (
-    Message,
-    Names,
+    LocationNumbers,
     Packed,
+    RelayMessage,
     Visits,
     pack,
     parted,
     unpack,
 )
-from conformance.engines.vllm.relay.replay import Batch, Member, RelayInterleaver, placed, replay
-from conformance.engines.vllm.relay.transport import Column
+from conformance.engines.vllm.relay.replay import (
+    RelayInterleaver,
+    StepBatch,
+    StepMediator,
+    placed,
+    replay,
+)
+from conformance.engines.vllm.relay.transport import RankPipeline
 
 #: The keys of the record among the activations: all of it on the host, or its values separately on
 #: the device.
@@ -55,7 +61,7 @@ class _Step:
 
     number: int
     received: tuple[Visits, ...] = ()
-    batch: Batch | None = None
+    batch: StepBatch | None = None
     told: bool = False
 
 
@@ -63,7 +69,7 @@ class _Step:
 class Relay:
     """The relay's state on one rank."""
 
-    column: Column
+    column: RankPipeline
     interleaver: RelayInterleaver
     requests: Requests
     device: torch.device
@@ -77,11 +83,11 @@ class Relay:
     replayed: int = 0
     step: _Step | None = None
     tracked: dict[str, _Tracked] = field(default_factory=dict)
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, StepBatch] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
-    outgoing: dict[int, Names] = field(default_factory=dict)
-    incoming: dict[int, Names] = field(default_factory=dict)
+    outgoing: dict[int, LocationNumbers] = field(default_factory=dict)
+    incoming: dict[int, LocationNumbers] = field(default_factory=dict)
     failed: bool = False
     bytes_sent: int = 0
     sending: Any = None
@@ -177,9 +183,10 @@ class Relay:
         interleaver, step = self.interleaver, self.step
         if step is not None:
             members = tuple(
-                Member(m, m.batch_group[0], m.batch_group[1], m.row) for m in interleaver.mediators
+                StepMediator(m, m.batch_group[0], m.batch_group[1], m.row)
+                for m in interleaver.mediators
             )
-            step.batch = Batch(members, interleaver.batcher.total, tuple(i for i, _ in spans))
+            step.batch = StepBatch(members, interleaver.batcher.total, tuple(i for i, _ in spans))
             for visits in step.received:
                 self._replay(visits, step.batch)
         interleaver.log = Visits(self.stage)
@@ -199,7 +206,7 @@ class Relay:
             return {}
         self.interleaver.settle(log)
         self.batches[step.number] = step.batch
-        message = Message(step.number, (*step.received, log), self._errors(step.batch))
+        message = RelayMessage(step.number, (*step.received, log), self._errors(step.batch))
         step.told = True
         return self._beside(message)
 
@@ -224,7 +231,7 @@ class Relay:
         errors = {} if step.batch is None else self._errors(step.batch)
         for stage in range(self.stage):
             missed = tuple(v for v in (*step.received, log) if v.stage > stage)
-            self._send(stage, Message(step.number, missed, errors))
+            self._send(stage, RelayMessage(step.number, missed, errors))
         step.told = True
         self.step = None
 
@@ -235,7 +242,7 @@ class Relay:
         if step is None or step.told:
             return
         step.told = True
-        poison = Message(step.number, poison=reason)
+        poison = RelayMessage(step.number, poison=reason)
         if self.last:
             for stage in range(self.stage):
                 self._send(stage, poison)
@@ -319,23 +326,23 @@ class Relay:
 
     # -- parts -------------------------------------------------------------------------
 
-    def _unpack(self, data: Packed, stage: int) -> Message:
+    def _unpack(self, data: Packed, stage: int) -> RelayMessage:
         # All values in one copy to the device: separate copies would cost more than the transfer.
         data = data._replace(body=data.body.to(self.device))
-        return unpack(data, self.incoming.setdefault(stage, Names()), self.modules)
+        return unpack(data, self.incoming.setdefault(stage, LocationNumbers()), self.modules)
 
-    def _expect(self, message: Message, step: int, stage: int) -> None:
+    def _expect(self, message: RelayMessage, step: int, stage: int) -> None:
         if message.step != step:
             raise RuntimeError(
                 f"stage {self.stage} expected step {step} from stage {stage}, got {message.step}"
             )
 
-    def _packed(self, stage: int, message: Message) -> Packed:
-        data = pack(message, self.outgoing.setdefault(stage, Names()), self.paths)
+    def _packed(self, stage: int, message: RelayMessage) -> Packed:
+        data = pack(message, self.outgoing.setdefault(stage, LocationNumbers()), self.paths)
         self.bytes_sent += data.head.numel() + data.body.numel()
         return data
 
-    def _beside(self, message: Message) -> dict[str, torch.Tensor]:
+    def _beside(self, message: RelayMessage) -> dict[str, torch.Tensor]:
         """Return a message to the next stage, to be sent along with the activations."""
         data = self._packed(self.stage + 1, message)
         if data.body.is_cuda:
@@ -350,10 +357,10 @@ class Relay:
             return torch.cat([data, data.new_zeros(1)])
         return data
 
-    def _send(self, stage: int, message: Message) -> None:
+    def _send(self, stage: int, message: RelayMessage) -> None:
         self.column.send(stage, self._packed(stage, message).whole)
 
-    def _replay(self, visits: Visits, batch: Batch) -> None:
+    def _replay(self, visits: Visits, batch: StepBatch) -> None:
         # A replayed block may call modules of this stage, between two forwards.
         with self.calls.context(self.calls.local):
             differing = replay(self.interleaver, visits, batch, self.device)
@@ -362,7 +369,7 @@ class Relay:
             if request is not None and request.error is None:
                 request.error = capture_exception(error)
 
-    def _credit(self, visits: Visits, step: _Step | None, batch: Batch | None = None) -> None:
+    def _credit(self, visits: Visits, step: _Step | None, batch: StepBatch | None = None) -> None:
         """Exclude a step's visits from the counts of workers that took no part in it.
 
         Counts belong to the interleaver, so a worker's own count is what passed since it started.
@@ -391,7 +398,7 @@ class Relay:
         died = self._died(request)
         return died if died is not None else request.error
 
-    def _errors(self, batch: Batch) -> dict[str, Any]:
+    def _errors(self, batch: StepBatch) -> dict[str, Any]:
         """Return this and the earlier stages' errors in the batch, for the next stage."""
         found = {}
         for request_id in batch.requests:

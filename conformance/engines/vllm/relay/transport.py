@@ -50,7 +50,7 @@ def columns(stages: int, tensor_size: int) -> list[list[int]]:
     ]
 
 
-class Column:
+class RankPipeline:
     """The stages that share one tensor-parallel rank.
 
     Every world rank must create it at the same point of loading: all of them must call

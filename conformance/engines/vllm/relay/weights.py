@@ -16,7 +16,7 @@ import torch
 from conformance.engines.vllm.relay.errors import RemoteWeightError
 from conformance.engines.vllm.relay.placeholders import Tree
 from conformance.engines.vllm.relay.record import decode, encode, parted
-from conformance.engines.vllm.relay.transport import Column
+from conformance.engines.vllm.relay.transport import RankPipeline
 
 
 def _find(modules: dict[str, torch.nn.Module], path: str, name: str) -> torch.Tensor | None:
@@ -42,7 +42,7 @@ def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
 class Owners:
     """Which stage holds each module, and fetching of its weights."""
 
-    def __init__(self, column: Column, tree: Tree, device: torch.device) -> None:
+    def __init__(self, column: RankPipeline, tree: Tree, device: torch.device) -> None:
         self.device = device
         listener = Listener(None, authkey=None, backlog=16)
         threading.Thread(
