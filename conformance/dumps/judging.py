@@ -84,11 +84,25 @@ def _found(
     """Return what the wrong values hold, identified to the precision of bf16."""
     known = catalogue(seen, layer_list)
     names = {site_name(place): name for name, place in dump.places.items()}
+    meant = {
+        Site.parse(site).name: value
+        for site, value in compare.honest(seen, Precision.FLOAT32)["truth"].items()
+    }
     found = []
-    for name in (names[site.name] for site in compare.wrong(rounded.judgement)[:_MOST]):
-        held = identify(dump.values[name].float(), known, _ROUNDED)
-        what = f"holds {held.words}" if held else "is nothing that transformers computes"
-        rows = f", of {held.rows}" if held and held.rows else ""
-        words = f"`{name}` should be {dump.places[name]} and {what}{rows}"
-        found.append(Finding(held.kind if held else "unknown", words, name))
+    for site in compare.wrong(rounded.judgement)[:_MOST]:
+        name, place = names[site.name], dump.places[names[site.name]]
+        value, truth = dump.values[name], meant[site.name]
+        held = identify(value.float(), known, _ROUNDED)
+        if squeezed(value) != squeezed(truth) and place != "logits":
+            words = f"has shape {list(value.shape)}, and {place} is {list(truth.shape)}"
+        elif held:
+            words = f"holds {held.what()}, and {place} was expected"
+        else:
+            words = f"is nothing that transformers computes, and {place} was expected"
+        found.append(Finding(held.kind if held else "unknown", f"`{name}` {words}", name))
     return tuple(found)
+
+
+def squeezed(value: Tensor) -> list[int]:
+    """Return the shape without axes of one."""
+    return [size for size in value.shape if size > 1]

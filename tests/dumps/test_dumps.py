@@ -4,8 +4,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from conformance.dumps import reading
+from conformance.check.values.compare import Compared
+from conformance.dumps import judging, reading
 from conformance.errors import ConformanceError
+from conformance.judge.judgement import Judgement
+from conformance.records import Judged, Verdict
 
 
 def written(tmp_path, **values):
@@ -76,3 +79,20 @@ def test_transformers_last_hidden_state_is_the_norms(tmp_path):
         "hidden_states.1": "stream.0",
         "hidden_states.2": "stream.1",
     }
+
+
+def test_a_wrong_value_is_described_by_its_shape_or_by_what_it_holds(tmp_path):
+    rows = torch.randn(2, 4)
+    names = {"stream.1": torch.randn(2, 3, 4), "mlp.1": rows, "norm": torch.randn(2, 4)}
+    found = reading.read(written(tmp_path, prompt_ids=torch.tensor([5, 6]), **names), [])
+    seen = {f"float32:truth|{reading.site_name(name)}": torch.randn(2, 4) for name in names}
+    seen = {key.replace("|", "|p0/s0/"): value for key, value in seen.items()}
+    seen["layers|p0/s0/stream.1"] = rows
+    off = [Judged(f"p0/s0/{reading.site_name(name)}", Verdict.WRONG) for name in names]
+    judgement = Judgement(Verdict.WRONG, "", tuple(off))
+    words = [one.words for one in judging._found(found, seen, Compared(judgement), "layers")]
+    assert words == [
+        "`stream.1` has shape [2, 3, 4], and stream.1 is [2, 4]",
+        "`mlp.1` holds the residual stream after layer 1, and mlp.1 was expected",
+        "`norm` is nothing that transformers computes, and norm was expected",
+    ]

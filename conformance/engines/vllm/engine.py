@@ -227,8 +227,9 @@ def load(job: Job, mode: str = "sync") -> Any:
         )
     except Exception as error:
         known: Exception | None = refused(error)
-        if known is None and backend.pipeline == backend.tensor == 1:
-            known = without_nnsight.own_error(error, str(job.checkpoint), arguments)
+        if known is None:  # vLLM by itself is asked on one rank
+            alone = arguments | {"pipeline_parallel_size": 1, "tensor_parallel_size": 1}
+            known = without_nnsight.own_error(error, str(job.checkpoint), alone)
         raise known or error from error
 
 

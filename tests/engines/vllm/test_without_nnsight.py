@@ -10,7 +10,17 @@ import pytest
 
 from conformance.engines.vllm import without_nnsight
 from conformance.judge.attribution import attribute
-from conformance.records import CellResult, Frame, Owner, Side, Verdict
+from conformance.records import (
+    Backend,
+    CellResult,
+    Column,
+    Frame,
+    Job,
+    Model,
+    Owner,
+    Side,
+    Verdict,
+)
 from tests.known_runs import cell
 
 WORDS = "1 validation error\n  Value error, sliding window with max_window_layers is no good"
@@ -61,3 +71,26 @@ def test_both_sides_know_the_words() -> None:
     from conformance.judge import attribution
 
     assert attribution._WITHOUT_NNSIGHT == without_nnsight.TOO
+
+
+def test_of_several_stages_the_engine_is_asked_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain vLLM has no stage relay, and refuses a configuration on one rank as on two."""
+    from conformance.engines.vllm import engine
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError(WORDS)
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(engine.patches, "apply", lambda *_, **__: None)
+    monkeypatch.setattr(engine.adapted, "kind", lambda _: refuse)
+    monkeypatch.setattr(engine.adapted, "asked_for", lambda _: {})
+    monkeypatch.setattr(engine, "room_for", lambda _: {})
+    monkeypatch.setattr(engine, "worker_class", lambda _: "x.Worker")
+    monkeypatch.setattr(
+        engine.without_nnsight, "own_error", lambda error, path, how: asked.append(how)
+    )
+    column = Column(Backend("two", "vllm", pipeline=2))
+    job = Job("x:y", Model("m", "qwen2", ()), column, Path(), Path(), Path(), ())
+    with pytest.raises(ValueError, match="max_window_layers"):
+        engine.load(job)
+    assert [how["pipeline_parallel_size"] for how in asked] == [1]

@@ -112,8 +112,12 @@ def _parts(theirs: Statement, mine: Statement) -> Iterator[Change]:
     ours, others = _tokens(mine.text), _tokens(theirs.text)
     found = []
     for tag, a, b, c, d in _matcher(mine.text, theirs.text).get_opcodes():
-        text = theirs.text[others[c].start() : others[d - 1].end()] if c < d else ""
-        start = ours[a].start() if a < len(ours) else len(mine.text)
+        inserted = tag == "insert" and a and c  # with the space before it
+        begin = others[c - 1].end() if inserted else others[c].start() if c < d else 0
+        text = theirs.text[begin : others[d - 1].end()] if c < d else ""
+        start = (
+            ours[a - 1].end() if inserted else ours[a].start() if a < len(ours) else len(mine.text)
+        )
         end = ours[b - 1].end() if a < b else start
         if tag != "equal" and not _OF_SIDES.search(text + mine.text[start:end]):
             start, end = (mine.start + len(mine.text[:at].encode()) for at in (start, end))
