@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from conformance.check.checked import Answer, Answered, Checked, Finding
+from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
 from conformance.check.describe import describe_difference, written
 from conformance.check.engine_errors import explain_error, find_lines
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.search.edits import Found, suggested
-from conformance.check.search.trial import Reference
+from conformance.check.search.trial import FileReference
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
 from conformance.errors import ConformanceError
@@ -22,8 +22,7 @@ from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.planning.named import HF
-from conformance.records import Answer as Evidence
-from conformance.records import Backend, Outcome, Precision, Status
+from conformance.records import Answer, Backend, Outcome, Precision, Status
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
@@ -86,7 +85,7 @@ class _Case:
     run: RunFolder
     file: UserFile
     backend: Backend
-    evidence: list[Evidence] = field(default_factory=list)
+    evidence: list[Answer] = field(default_factory=list)
     prompt_ids: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -97,15 +96,15 @@ class _Case:
         """Return the answer from transformers' run, then the engine's float32, then its bf16."""
         built = self.run.group(self.model, BUILD.id)
         if built is not None and built.status is not Status.OK:
-            return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
+            return self._say(CheckAnswer.INVALID, f"the model cannot be had: {built.reason}")
         truth = self._outcome(TRUTH.id)
         if truth.status is not Status.OK:
             return self._failed(truth, "does not run on transformers itself", there=False)
         if self.backend == HF:
-            return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
+            return self._say(CheckAnswer.SAME, "runs on transformers; no engine was asked for")
         if self.file.lacks_a_port:
             words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
-            return self._say(Answer.INVALID, words)
+            return self._say(CheckAnswer.INVALID, words)
         folder = gathered_in(self.backend.id, Precision.FLOAT32)
         meaning = self._outcome(folder)
         if meaning.status is not Status.OK:
@@ -113,7 +112,7 @@ class _Case:
             return self._failed(meaning, words, there=True)
         return self._judged(self._seen(TRUTH.id), self._seen(folder))
 
-    def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
+    def _say(self, answer: CheckAnswer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.model, self.backend.id
         return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
 
@@ -142,20 +141,20 @@ class _Case:
         """Return the answer for a float32 error on transformers, or `there`, on the engine."""
         self.evidence.append(unjudged(outcome, Precision.FLOAT32))
         if outcome.harness:
-            return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        answer = Answer.FAILS if there else Answer.INVALID
+            return self._say(CheckAnswer.HARNESS, outcome.reason, detail=outcome.detail)
+        answer = CheckAnswer.FAILS if there else CheckAnswer.INVALID
         if there and outcome.status is Status.UNSUPPORTED:
-            answer = Answer.UNSUPPORTED
+            answer = CheckAnswer.UNSUPPORTED
         words, text = explain_error(outcome), self.file.text
         line = next(iter(find_lines(outcome, text, self.file.path.name)), 0)
         code = text.splitlines()[line - 1] if line else ""
-        found = (Finding("error", words, line=line, code=code),)
+        found = (CheckFinding("error", words, line=line, code=code),)
         return self._say(answer, f"{begin}: {words}", findings=found, detail=outcome.detail)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         names = naming.read(seen)
         self.prompt_ids = tuple(map(tuple, compare.prompt_ids(compare.layers(seen))))
-        compared = Reference(seen).judge(mine, precision, names, self.file.order_of)
+        compared = FileReference(seen).judge(mine, precision, names, self.file.order_of)
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
 
@@ -173,7 +172,7 @@ class _Case:
             for reason, called in compare.undetermined(meaning, names).items()
         ]
         if meaning.harness:
-            answer = Answer.INVALID if noted else Answer.HARNESS
+            answer = CheckAnswer.INVALID if noted else CheckAnswer.HARNESS
             return self._say(answer, "; ".join(noted) or meaning.reason, **words)
         line = self.file.first_write()
         if line and not written(seen):
@@ -192,13 +191,13 @@ class _Case:
             if any(one.kind == "missing" for one in told):
                 words["notes"] = (*compared.notes, *noted, _FILLED)
             sentence = f"not the same: {told[0].words if told else meaning.reason}"
-            return self._say(Answer.DIFFERS, sentence, findings=told, **words)
+            return self._say(CheckAnswer.DIFFERS, sentence, findings=told, **words)
         if alone:
             sentence = (
                 f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
                 "taken twice?). Return something that the trace moves"
             )
-            return self._say(Answer.INVALID, sentence, **words)
+            return self._say(CheckAnswer.INVALID, sentence, **words)
         return self._numerics(seen, words)
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
@@ -208,12 +207,12 @@ class _Case:
         if outcome.status is not Status.OK:
             self.evidence.append(unjudged(outcome, Precision.BF16))
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
-            return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
+            return self._say(CheckAnswer.FAILS, sentence, detail=outcome.detail, **words)
         compared = self._compared(seen, self._seen(folder), Precision.BF16)
-        numbers, findings = compared.judgement, tuple[Finding, ...]()
-        answer, begin = Answer.NUMERICS, "the same in float32"
+        numbers, findings = compared.judgement, tuple[CheckFinding, ...]()
+        answer, begin = CheckAnswer.NUMERICS, "the same in float32"
         if compared.passes:
-            answer = Answer.SAME
+            answer = CheckAnswer.SAME
             begin = "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
         elif numbers.harness:
             begin += (
@@ -222,9 +221,9 @@ class _Case:
         elif compare.numerics_only(numbers):
             begin = "the same but for numerics: float32 agrees to rounding; in bf16 "
         else:
-            answer = Answer.DIFFERS
+            answer = CheckAnswer.DIFFERS
             begin += ", and far off in bf16: "
-            findings = (Finding("bf16", f"in bf16 {numbers.reason}"),)
+            findings = (CheckFinding("bf16", f"in bf16 {numbers.reason}"),)
         sentence = begin if compared.passes else begin + numbers.reason
         numerics = f"{numbers.verdict}: {numbers.reason}"
         return self._say(answer, sentence, findings=findings, numerics=numerics, **words)

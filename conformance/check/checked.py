@@ -8,11 +8,10 @@ from enum import StrEnum
 
 from conformance.errors import ExitCode
 from conformance.judge.decide import VerdictDecision, decide
-from conformance.records import Answer as Evidence
-from conformance.records import Precision, Verdict, record
+from conformance.records import Answer, Precision, Verdict, record
 
 
-class Answer(StrEnum):
+class CheckAnswer(StrEnum):
     """The possible answers for one file on one engine."""
 
     SAME = "same"
@@ -26,15 +25,15 @@ class Answer(StrEnum):
     @property
     def code(self) -> ExitCode:
         return {
-            Answer.SAME: ExitCode.OK,
-            Answer.NUMERICS: ExitCode.OK,
-            Answer.INVALID: ExitCode.BAD_INPUT,
-            Answer.HARNESS: ExitCode.HARNESS,
+            CheckAnswer.SAME: ExitCode.OK,
+            CheckAnswer.NUMERICS: ExitCode.OK,
+            CheckAnswer.INVALID: ExitCode.BAD_INPUT,
+            CheckAnswer.HARNESS: ExitCode.HARNESS,
         }.get(self, ExitCode.UNEXPECTED)
 
 
 #: The answers that mean agreement.
-AGREES = frozenset({Answer.SAME, Answer.NUMERICS})
+AGREES = frozenset({CheckAnswer.SAME, CheckAnswer.NUMERICS})
 
 #: Kinds of findings that give a more specific verdict than the numbers.
 _VERDICTS: Mapping[str, Verdict] = {
@@ -48,7 +47,7 @@ _VERDICTS: Mapping[str, Verdict] = {
 
 
 @record()
-class Finding:
+class CheckFinding:
     """One difference. `kind` is for programs, `name` is the user's name for the value. For an
     error, `line` is the line of the file that raised it and `code` its text.
     """
@@ -76,9 +75,9 @@ class Checked:
     file: str
     model: str
     backend: str
-    answer: Answer
+    answer: CheckAnswer
     sentence: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     notes: tuple[str, ...] = ()
     meaning: str = ""
     numerics: str = ""
@@ -96,7 +95,7 @@ class Answered:
 
     checked: Checked
     key: str
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Answer, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
 
 
@@ -105,15 +104,15 @@ def decision_of(one: Answered) -> VerdictDecision:
     answer, findings = one.checked.answer, one.checked.findings
     coarse = Precision.BF16
     judged = [each for each in one.evidence if each.precision is not coarse or not each.harness]
-    ran = Verdict.MATCH if answer is Answer.SAME else Verdict.ERROR
-    decision = decide(judged or [Evidence(Precision.FLOAT32, ran, one.checked.sentence)])
+    ran = Verdict.MATCH if answer is CheckAnswer.SAME else Verdict.ERROR
+    decision = decide(judged or [Answer(Precision.FLOAT32, ran, one.checked.sentence)])
     verdict = decision.verdict
-    if answer is Answer.DIFFERS and findings:
+    if answer is CheckAnswer.DIFFERS and findings:
         verdict = _VERDICTS.get(findings[0].kind, verdict)
-    elif answer is Answer.NUMERICS and not verdict.passes:
+    elif answer is CheckAnswer.NUMERICS and not verdict.passes:
         verdict = Verdict.DRIFT
     if verdict.passes and answer not in AGREES:
-        verdict = Verdict.WRONG if answer is Answer.DIFFERS else Verdict.ERROR
+        verdict = Verdict.WRONG if answer is CheckAnswer.DIFFERS else Verdict.ERROR
     return replace(decision, verdict=verdict)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from conformance.check.checked import Finding
+from conformance.check.checked import CheckFinding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import Parting, pairs, parting
@@ -19,7 +19,7 @@ from conformance.check.values.identify import Held, identify
 from conformance.check.values.known_values import (
     UNWRITTEN,
     Known,
-    Part,
+    ValuePlace,
     catalogue,
     places_of,
 )
@@ -45,9 +45,9 @@ class Difference:
     transformers computes what the wrong values should hold; `names` are those values' names.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     part: Parting | None = None
-    meant: tuple[Part, ...] = ()
+    meant: tuple[ValuePlace, ...] = ()
     names: tuple[str, ...] = ()
 
 
@@ -85,7 +85,9 @@ def describe_difference(
     )
 
 
-def _other_prompts(mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]) -> tuple[Finding, ...]:
+def _other_prompts(
+    mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]
+) -> tuple[CheckFinding, ...]:
     """Return a finding if the two sides did not run the same prompts, else nothing."""
     ours, theirs = compare.prompt_ids(mine), compare.prompt_ids(seen)
     if not ours or len(pairs(mine, seen)) == len(theirs):
@@ -93,12 +95,12 @@ def _other_prompts(mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]) -> 
     number = next((n for n, ids in enumerate(theirs) if ids not in ours), len(theirs) - 1)
     lengths = f"{len(theirs[number])} tokens on transformers"
     words = f"prompt {number} is not run: {lengths}, and no prompt of these ids on the engine"
-    return (Finding("prompt", words, prompt=number),)
+    return (CheckFinding("prompt", words, prompt=number),)
 
 
 def _in_order(
-    part: Parting | None, reads: Sequence[Finding], *, writes: bool
-) -> tuple[Finding, ...]:
+    part: Parting | None, reads: Sequence[CheckFinding], *, writes: bool
+) -> tuple[CheckFinding, ...]:
     """Return the findings, with the layers' difference first if it is the cause."""
     if part is None:
         return tuple(reads)
@@ -108,7 +110,7 @@ def _in_order(
     words = f"{part.words}, " if part.words else "the layers compute something else "
     words += begin + part.place()
     kind = part.kind or ("write" if writes else "engine")
-    cause = Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence)
+    cause = CheckFinding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence)
     return (cause, *reads)
 
 
@@ -136,10 +138,10 @@ class _Sides:
             self._found[site] = held, meant
         return self._found[site]
 
-    def describe(self, site: Site, message: str) -> Finding:
+    def describe(self, site: Site, message: str) -> CheckFinding:
         """Return a finding on what a wrong value holds instead; `message` is the judge's."""
         name = self.names.of(site)
-        blank = Finding("unknown", "", name, prompt=site.prompt, step=site.step)
+        blank = CheckFinding("unknown", "", name, prompt=site.prompt, step=site.step)
         mine, truth = self.values.get(site), self.truth.get(site)
         if mine is None or truth is None or (truth.numel() and not mine.numel()):
             side = "transformers" if truth is not None else "the engine"
@@ -168,7 +170,7 @@ class _Sides:
         )
         return next(alike, None)
 
-    def _instead(self, blank: Finding, held: Held, meant: Held | None) -> Finding:
+    def _instead(self, blank: CheckFinding, held: Held, meant: Held | None) -> CheckFinding:
         name = f"`{blank.name}`"
         found = replace(blank, kind=held.kind, layer=meant.layer if meant else None)
         if meant is None:
@@ -188,7 +190,9 @@ class _Sides:
             found, words=f"{name} holds {held.what()}{of} instead of {meant.what()}{hint}"
         )
 
-    def _unlike(self, blank: Finding, mine: Tensor, truth: Tensor, message: str) -> Finding:
+    def _unlike(
+        self, blank: CheckFinding, mine: Tensor, truth: Tensor, message: str
+    ) -> CheckFinding:
         name = f"`{blank.name}`"
         if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
             words = f"{name} is {gain:.3g} times what it is on transformers"

@@ -16,7 +16,7 @@ from pathlib import Path
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.check.answer import answers
-from conformance.check.checked import Answer, Answered, decision_of, exit_code
+from conformance.check.checked import Answered, CheckAnswer, decision_of, exit_code
 from conformance.check.gather import Asked
 from conformance.check.searching import found_in
 from conformance.errors import ConformanceError
@@ -163,7 +163,7 @@ def _result(asked: Asked, one: Answered) -> CellResult:
         seconds=sum(each.seconds for each in one.evidence),
         command=command_for(asked, checked.file, checked.backend),
         detail="\n\n".join(filter(None, (*lines, checked.diff, decision.leading.detail))),
-        harness=checked.answer is Answer.HARNESS,
+        harness=checked.answer is CheckAnswer.HARNESS,
         diagnosis="; ".join(others),
         prompt_ids=one.prompt_ids,
     )

@@ -9,13 +9,13 @@ from dataclasses import replace
 import psutil
 
 from conformance.check.answer import answer
-from conformance.check.checked import AGREES, Answer, Answered
+from conformance.check.checked import AGREES, Answered, CheckAnswer
 from conformance.check.gather import TRUTH, Asked
 from conformance.check.search.driver import Search
 from conformance.check.search.edits import Found
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
-from conformance.check.search.trial import Reference
+from conformance.check.search.trial import FileReference
 from conformance.inputs.user_file import UserFile
 from conformance.records import Precision, Status, record
 from conformance.runner.session import Steps
@@ -57,9 +57,11 @@ def search(
             continue
         answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
         given.update({(file.name, name): one for name, one in answers.items()})
-        reference = Reference(place.seen(TRUTH.id, file.key))
+        reference = FileReference(place.seen(TRUTH.id, file.key))
         said = {name: one.checked.answer for name, one in answers.items()}
-        wanted = {Answer.DIFFERS, Answer.FAILS} if not AGREES & {*said.values()} else set()
+        wanted = (
+            {CheckAnswer.DIFFERS, CheckAnswer.FAILS} if not AGREES & {*said.values()} else set()
+        )
         for backend in (name for name, one in said.items() if one in wanted or file.lacks_a_port):
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:

@@ -12,7 +12,7 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from conformance.check.checked import Answer, Checked
+from conformance.check.checked import CheckAnswer, Checked
 from conformance.planning.named import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
@@ -21,11 +21,11 @@ from conformance.report.render.terminal import shown
 _SIGNS = {"-": "red", "+": "green", " ": ""}
 
 _STYLES = {
-    Answer.SAME: ("✓", "green"),
-    Answer.NUMERICS: ("≈", "green"),
-    Answer.DIFFERS: ("✗", "red"),
-    Answer.FAILS: ("✗", "red"),
-    Answer.UNSUPPORTED: ("–", "yellow"),
+    CheckAnswer.SAME: ("✓", "green"),
+    CheckAnswer.NUMERICS: ("≈", "green"),
+    CheckAnswer.DIFFERS: ("✗", "red"),
+    CheckAnswer.FAILS: ("✗", "red"),
+    CheckAnswer.UNSUPPORTED: ("–", "yellow"),
 }
 
 
@@ -81,7 +81,7 @@ def more(
     checked = [one for _, one in keys]
     seconds = time.time() - psutil.Process().create_time()
     lines = [f"took {seconds:.0f} s", f"page: {checked[0].page}"]
-    wrong = Answer.DIFFERS, Answer.FAILS
+    wrong = CheckAnswer.DIFFERS, CheckAnswer.FAILS
     off = [cell for cell, one in keys if one.backend != DUMP.id and one.answer in wrong]
     if off:
         where = ["--run", run.id, *(["--reports", str(reports)] if reports else [])]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from conformance.check.checked import Answer, Answered, Checked, Finding
+from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
@@ -29,7 +29,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     model, [file] = asked.model.id, asked.files
     results: dict[Precision, compare.Compared] = {}
 
-    def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Answered:
+    def say(answer: CheckAnswer, sentence: str, found: tuple[CheckFinding, ...] = ()) -> Answered:
         words = [f"{c.judgement.verdict}: {c.judgement.reason}" for c in results.values()]
         meaning, numerics = words or ("", "")
         names = str(dump.path), model, DUMP.id
@@ -39,7 +39,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
 
     outcome = run.outcome(model, TRUTH.id, file.key)
     if outcome is None or outcome.harness:
-        return say(Answer.HARNESS, outcome.reason if outcome else "transformers did not run")
+        return say(CheckAnswer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
     dump = settled(dump, layers)
     if outcome.status is not Status.OK:
@@ -47,19 +47,19 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
         for name, place in dump.places.items():
             if int(place.partition(".")[2] or 0) >= layers > 0:
                 reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
-        return say(Answer.INVALID, reason)
+        return say(CheckAnswer.INVALID, reason)
     seen = run.observations(model, TRUTH.id, file.key)
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     rounded = results[Precision.BF16]
     if results[Precision.FLOAT32].passes:
-        return say(Answer.SAME, "the same as transformers in float32")
+        return say(CheckAnswer.SAME, "the same as transformers in float32")
     if rounded.passes or compare.numerics_only(rounded.judgement):
         sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
-        return say(Answer.NUMERICS, sentence)
+        return say(CheckAnswer.NUMERICS, sentence)
     if rounded.judgement.harness:
-        return say(Answer.HARNESS, rounded.judgement.reason)
+        return say(CheckAnswer.HARNESS, rounded.judgement.reason)
     found = _found(dump, seen, rounded, str(identity(run, model).get("layer_list", "")))
-    return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
+    return say(CheckAnswer.DIFFERS, f"not the same: {found[0].words}", found)
 
 
 def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
@@ -80,7 +80,7 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
 
 def _found(
     dump: Dump, seen: Mapping[str, Tensor], rounded: compare.Compared, layer_list: str
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Return what the wrong values hold, identified to the precision of bf16."""
     known = catalogue(seen, layer_list)
     names = {site_name(place): name for name, place in dump.places.items()}
@@ -99,7 +99,7 @@ def _found(
             words = f"holds {held.what()}, and {place} was expected"
         else:
             words = f"is nothing that transformers computes, and {place} was expected"
-        found.append(Finding(held.kind if held else "unknown", f"`{name}` {words}", name))
+        found.append(CheckFinding(held.kind if held else "unknown", f"`{name}` {words}", name))
     return tuple(found)
 
 

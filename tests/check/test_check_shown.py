@@ -7,7 +7,7 @@ from typing import cast
 from rich.console import Console
 
 from conformance.check import show
-from conformance.check.checked import Answer, Checked, Finding
+from conformance.check.checked import CheckAnswer, Checked, CheckFinding
 from conformance.check.search.edits import diff
 from conformance.records import RunInfo
 
@@ -22,13 +22,15 @@ def shown(checked: Checked) -> list[str]:
 def test_every_change_of_a_diff_is_shown_at_its_line():
     before = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\n"
     after = "a = 1\nb = 3\nc = 3\nd = 4\n"
-    edited = Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", diff=diff(before, after, "a.py"))
+    edited = Checked(
+        "a.py", "llama", "pp1", CheckAnswer.DIFFERS, "x", diff=diff(before, after, "a.py")
+    )
     assert shown(edited) == ["a.py:2", "- b = 2", "+ b = 3", "a.py:5", "- e = 5"]
 
 
 def test_the_line_of_an_error_is_shown():
-    told = (Finding("error", "x", line=3, code="    boom()"),)
-    failed = Checked("a.py", "llama", "pp1", Answer.FAILS, "x", told)
+    told = (CheckFinding("error", "x", line=3, code="    boom()"),)
+    failed = Checked("a.py", "llama", "pp1", CheckAnswer.FAILS, "x", told)
     assert shown(failed) == ["a.py:3", "boom()"]
 
 
@@ -41,7 +43,7 @@ def ending(*checked: Checked) -> str:
 
 
 def test_of_several_that_differ_it_is_said_that_the_script_is_of_the_first():
-    off = Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", page="p")
+    off = Checked("a.py", "llama", "pp1", CheckAnswer.DIFFERS, "x", page="p")
     script = "conformance repro 'check[llama-pp1-check.0]' --run RUN\n"
     assert ending(off).endswith(f"alone: {script}")
     several = ending(off, off, off)

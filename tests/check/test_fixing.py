@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from conformance.check import fixing
-from conformance.check.checked import Answer, Checked
+from conformance.check.checked import CheckAnswer, Checked
 from conformance.errors import ConformanceError
 
 
 def checked(path, fixed, backend="vllm-pp1"):
-    return Checked(str(path), "llama", backend, Answer.DIFFERS, "x", verified=True, fixed=fixed)
+    return Checked(
+        str(path), "llama", backend, CheckAnswer.DIFFERS, "x", verified=True, fixed=fixed
+    )
 
 
 def test_the_verified_version_is_written_and_the_former_one_kept(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from conformance.builtin.user_trace import case_of
 from conformance.check import answer, gather, kept
-from conformance.check.checked import Answer
+from conformance.check.checked import CheckAnswer
 from conformance.check.gather import Asked
 from conformance.inputs import user_file
 from conformance.planning import named
@@ -117,7 +117,7 @@ def harm_the_engine(tmp_path, fixed):
     before = {process.pid for process in psutil.process_iter()}
     gather.gather(asked, run, TimeLimits(cell=60, load=600), lambda _: None, steps())
     answers = {one.key: one.checked.answer for one in answer.answers(asked, run)}
-    assert answers == {"good": Answer.SAME, "mine": Answer.SAME}
+    assert answers == {"good": CheckAnswer.SAME, "mine": CheckAnswer.SAME}
     first = values(run.observations(model.id, folder, "check.good"))
     for name, (_, statuses) in DAMAGE.items():
         assert ended[f"check.{name}"][0].status in statuses, name

@@ -9,7 +9,7 @@ import libcst as cst
 
 from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import (
-    Program,
+    ParsedFile,
     Statement,
     is_python,
     names_in,
@@ -31,7 +31,7 @@ _SHARED = 6
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Proposal:
     """A version of a file: its text, and which lines of its parent it changes and why."""
 
     text: str
@@ -41,11 +41,11 @@ class Candidate:
     cost: int
 
 
-def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
+def propose(text: str, side: str, clues: Clues) -> list[Proposal]:
     """Return the versions that differ from a file by one rewrite, the likeliest first."""
-    program = Program(text, side)
+    program = ParsedFile(text, side)
     suspects = _suspects(program, clues)
-    found: dict[str, Candidate] = {}
+    found: dict[str, Proposal] = {}
     for rewrite in REWRITES:
         for change in rewrite(program, clues):
             candidate = _candidate(program, rewrite.__name__, change, suspects, clues)
@@ -56,8 +56,8 @@ def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
 
 
 def _candidate(
-    program: Program, name: str, change: Change, suspects: set[int], clues: Clues
-) -> Candidate | None:
+    program: ParsedFile, name: str, change: Change, suspects: set[int], clues: Clues
+) -> Proposal | None:
     lines = tuple(
         sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
     )
@@ -73,14 +73,14 @@ def _candidate(
     if not clues.lines and clues.wrong:
         # If the layers agree, no write is wrong; if they differ, no read explains it.
         cost += _UNLIKELY if name in (_READS if clues.parted else _WRITES) else 0
-    return Candidate(text, name, change.words, lines, cost)
+    return Proposal(text, name, change.words, lines, cost)
 
 
-def _lines(program: Program, start: int, end: int) -> range:
+def _lines(program: ParsedFile, start: int, end: int) -> range:
     return range(program.line(start), program.line(max(start, end - 1)) + 1)
 
 
-def _suspects(program: Program, clues: Clues) -> set[int]:
+def _suspects(program: ParsedFile, clues: Clues) -> set[int]:
     """Return the lines that lead to a wrong value or an error: those that assign or fill the names
     used for it, and the compound statements around them. If the layers differ, add the writes.
     """
@@ -111,7 +111,7 @@ def _suspects(program: Program, clues: Clues) -> set[int]:
     return {line for one in every for line in _lines(program, one.start, one.end)}
 
 
-def _writes(program: Program) -> list[Statement]:
+def _writes(program: ParsedFile) -> list[Statement]:
     """Return the statements that write to a module, by its path or by a name for its value."""
     stored = [program.statement_of(one.node) for one in program.accesses if one.stored]
     holds = r"(\w+) = .*\.(?:output|input|stream|live)\b"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from conformance.check.search.program import Program, Splice
-from conformance.check.values.known_values import Part
+from conformance.check.search.program import ParsedFile, Splice
+from conformance.check.values.known_values import ValuePlace
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Clues:
     lines: tuple[int, ...] = ()
     wrong: tuple[str, ...] = ()
     parted: bool = False
-    meant: tuple[Part, ...] = ()
+    meant: tuple[ValuePlace, ...] = ()
     dual: bool = False
     single: bool = False
     modules: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class Clues:
 
 
 #: A rewrite yields all changes of its kind.
-Rewrite = Callable[[Program, Clues], Iterator[Change]]
+Rewrite = Callable[[ParsedFile, Clues], Iterator[Change]]
 
 
 def replace_patterns(name: str, words: str, *table: tuple[int, str, str]) -> Rewrite:
     """Return a rewrite that replaces patterns. Rows of `table` are cost, pattern and new text."""
 
-    def rewrite(program: Program, _: Clues) -> Iterator[Change]:
+    def rewrite(program: ParsedFile, _: Clues) -> Iterator[Change]:
         for cost, pattern, text in table:
             for node, holes in program.matches(pattern):
                 yield change(cost, words, program.swap(node, program.filled(text, holes)))

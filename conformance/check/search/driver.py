@@ -19,14 +19,14 @@ import libcst as cst
 
 from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import find_lines
-from conformance.check.search.candidates import Candidate, propose
+from conformance.check.search.candidates import Proposal, propose
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.place import Place
-from conformance.check.search.program import Program, is_python
+from conformance.check.search.program import ParsedFile, is_python
 from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
-from conformance.check.search.trial import Reference, Tried, same_truth
+from conformance.check.search.trial import FileReference, Tried, same_truth
 from conformance.check.values.compare import zeros
 from conformance.inputs.user_file import UserFile
 from conformance.records import Case, Precision, Status
@@ -59,9 +59,9 @@ class _Node:
     order: tuple[float, ...]
     number: int
     tried: Tried = field(compare=False)
-    edits: tuple[Candidate, ...] = field(compare=False)
+    edits: tuple[Proposal, ...] = field(compare=False)
     chances: int = field(compare=False, default=0)
-    waiting: list[Candidate] | None = field(compare=False, default=None)
+    waiting: list[Proposal] | None = field(compare=False, default=None)
     batches: int = field(compare=False, default=0)
 
 
@@ -72,7 +72,7 @@ class Search:
     place: Place
     file: UserFile
     backend: str
-    reference: Reference
+    reference: FileReference
     until: float
     begun: float = field(default_factory=time.monotonic)
     precision: Precision = Precision.FLOAT32
@@ -86,11 +86,11 @@ class Search:
         """Run the search. First try `hints`, the versions that agree on other engines."""
         if self.file.lacks_a_port:
             clues = self._clues()
-            text, words = without_old_habits(Program(self.file.text, "hf"), clues)
+            text, words = without_old_habits(ParsedFile(self.file.text, "hf"), clues)
             if words:
                 yield from self._mean_instead(text, words)
             self.deep = _DEEP_PORT
-            ports = port_versions(Program(self.file.text, "hf"), clues)
+            ports = port_versions(ParsedFile(self.file.text, "hf"), clues)
             return (yield from self._improve((yield from self._try(ports)), hints))
         own = self._stored()
         if own.agrees:  # only bf16 differs
@@ -103,7 +103,7 @@ class Search:
         case = self._case(text, "hf")
         yield {self.place.job(self.place.truth): self._further([case])}
         if seen := self.place.seen(self.place.truth, case.key):
-            self.reference = Reference(seen)
+            self.reference = FileReference(seen)
             self.file = replace(self.file, text=text)
             self.note = words
 
@@ -119,7 +119,7 @@ class Search:
         self.seconds = max(self.seconds, tried.outcome.seconds)
         return tried
 
-    def _read(self, text: str, key: str, precision: Precision, reference: Reference) -> Tried:
+    def _read(self, text: str, key: str, precision: Precision, reference: FileReference) -> Tried:
         folder = gathered_in(self.backend, precision)
         outcome = self.place.outcome(folder, key)
         mine = self.place.seen(folder, key) if outcome.status is Status.OK else {}
@@ -160,7 +160,7 @@ class Search:
         order = count()
         heap: list[_Node] = []
         rounds, ports = 0, self._ports()
-        best, edits = begun[0], tuple[Candidate, ...]()
+        best, edits = begun[0], tuple[Proposal, ...]()
         self.seen |= {one.text for one in begun}
         ready = [(one, edits) for one in (*(yield from self._try(hints)), *begun)]
         parent: tuple[float, ...] = (math.inf,)
@@ -200,14 +200,14 @@ class Search:
             node.order, node.number = _order(node.tried, batches), next(order)
             heapq.heappush(heap, node)
 
-    def _ports(self) -> list[Candidate]:
+    def _ports(self) -> list[Proposal]:
         """Return ports of all of `hf` in the place of `vllm`, for a file that has both."""
         if not self.file.ported or self.file.lacks_a_port:
             return []
-        texts = port_versions(Program(self.file.text, "hf"), self._clues())
-        return [Candidate(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
+        texts = port_versions(ParsedFile(self.file.text, "hf"), self._clues())
+        return [Proposal(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
 
-    def _next_of(self, node: _Node) -> list[Candidate]:
+    def _next_of(self, node: _Node) -> list[Proposal]:
         """Return the next batch of a node's versions, empty if all have been tried."""
         text, side = node.tried.text, self.file.function_for("vllm")
         if node.waiting is None:
@@ -220,7 +220,7 @@ class Search:
         self.seen |= {one.text for one in batch}
         return batch
 
-    def _note(self, candidate: Candidate, tried: Tried) -> None:
+    def _note(self, candidate: Proposal, tried: Tried) -> None:
         """Log a version's score, for debugging a search."""
         score = ", ".join(f"{number:g}" for number in tried.score)
         line = f"({score}) {candidate.rewrite} {list(candidate.lines)}: {candidate.words}"
@@ -271,7 +271,7 @@ class Search:
     # ── what agrees ────────────────────────────────────────────────────────────────────────────
 
     def _smallest(
-        self, best: Tried, edits: tuple[Candidate, ...]
+        self, best: Tried, edits: tuple[Proposal, ...]
     ) -> Generator[Request, None, Found]:
         """Undo the hunks that a version does not need, and verify the rest."""
         good: Tried | None = best
@@ -309,11 +309,11 @@ class Search:
                 "transformers does not run it on other prompts, so your own are what it holds on"
             )
         return all(
-            self._read(text, case.key, precision, Reference(seen)).agrees
+            self._read(text, case.key, precision, FileReference(seen)).agrees
             for text, case, precision, seen in ran
         )
 
-    def _found(self, best: Tried, edits: tuple[Candidate, ...], *, verified: bool = False) -> Found:
+    def _found(self, best: Tried, edits: tuple[Proposal, ...], *, verified: bool = False) -> Found:
         left = best.outcome.reason
         if best.compared is not None:
             left = best.compared.judgement.reason
@@ -340,7 +340,7 @@ def _order(tried: Tried, batches: int) -> tuple[float, ...]:
 
 def without_vllm(text: str) -> str:
     """Return a file without its function `vllm`, which transformers does not run."""
-    program = Program(text, "hf")
+    program = ParsedFile(text, "hf")
     return program.replaced(
         program.swap(function, "") for name, function in program.functions.items() if name == "vllm"
     )
@@ -351,7 +351,7 @@ def with_other_prompts(text: str) -> str:
 
     Docstrings do not change. The number of words stays the same, and mostly that of the tokens.
     """
-    program = Program(text, "hf")
+    program = ParsedFile(text, "hf")
     turned = []
     for node in program.walk(program.module):
         if isinstance(node, cst.SimpleString) and not isinstance(program.parents[node], cst.Expr):

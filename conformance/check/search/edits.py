@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.check.checked import AGREES, Answer, Checked, Finding
+from conformance.check.checked import AGREES, CheckAnswer, Checked, CheckFinding
 from conformance.inputs.user_file import UserFile
 from conformance.records import record
 
 #: Answers that an edit of the user's file can change.
-SEARCHED = frozenset({Answer.DIFFERS, Answer.FAILS, Answer.INVALID})
+SEARCHED = frozenset({CheckAnswer.DIFFERS, CheckAnswer.FAILS, CheckAnswer.INVALID})
 
 
 @record()
@@ -86,7 +86,7 @@ def suggested(
         return checked
     own = checked.findings
     agreeing = next((one.backend for one in others if one.answer in AGREES), None)
-    if agreeing and checked.answer is not Answer.INVALID:
+    if agreeing and checked.answer is not CheckAnswer.INVALID:
         words = (
             f"the same file agrees on {agreeing}: what differs is the engine's on "
             f"{checked.backend}, and no line of yours"
@@ -101,7 +101,7 @@ def suggested(
     return replace(
         checked,
         sentence=f"not the same: {found.engine}",
-        findings=(Finding("engine", found.engine), *own),
+        findings=(CheckFinding("engine", found.engine), *own),
         notes=(*checked.notes, f"{tried}as far as was tried, no line of yours is at fault"),
     )
 
@@ -112,7 +112,7 @@ def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
         return replace(checked, notes=(*checked.notes, words))
     return replace(
         checked,
-        findings=checked.findings or (Finding("edit", "; ".join(found.words)),),
+        findings=checked.findings or (CheckFinding("edit", "; ".join(found.words)),),
         diff=diff(file.text, found.text, file.path.name),
         verified=found.verified,
         fixed=found.text if found.verified else "",

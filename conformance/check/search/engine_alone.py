@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from conformance.check.search.place import Place
-from conformance.check.search.trial import Reference
+from conformance.check.search.trial import FileReference
 from conformance.expectations import inherited
 from conformance.expectations.assess import applying
 from conformance.expectations.conditions import where_in
@@ -45,7 +45,7 @@ def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
     if outcome.status is not Status.OK or not seen:
         return ""  # the error of the user's file says more about such an engine
     mine = place.seen(folder, case.key)
-    tried = Reference(seen).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
+    tried = FileReference(seen).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
     if tried.agrees or tried.compared is None:
         return ""
     off = [one for one in tried.compared.judgement.observations if not one.verdict.passes]

@@ -56,7 +56,7 @@ class Access:
     stored: bool
 
 
-class Program:
+class ParsedFile:
     """The parsed text of a file. Raises `cst.ParserSyntaxError` if it is not Python."""
 
     def __init__(self, text: str, side: str) -> None:

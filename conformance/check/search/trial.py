@@ -45,7 +45,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Reference:
+class FileReference:
     """The observations of a file on transformers, with a cache of what is computed from them."""
 
     seen: Values

@@ -27,8 +27,7 @@ from conformance.judge.reference import (
     ReferenceRuns,
     read_reference,
 )
-from conformance.records import Answer as Evidence
-from conformance.records import Judged, Precision, Site, Thresholds, Verdict
+from conformance.records import Answer, Judged, Precision, Site, Thresholds, Verdict
 from conformance.shortening import few
 
 Values = Mapping[str, Tensor]
@@ -308,12 +307,12 @@ def numerics_only(judgement: Judgement) -> bool:
     )
 
 
-def evidence_of(compared: Compared, precision: Precision, names: Names = UNNAMED) -> Evidence:
+def evidence_of(compared: Compared, precision: Precision, names: Names = UNNAMED) -> Answer:
     """Return a judgement as a cell's evidence, with the user's names for the values."""
     judgement = compared.judgement
     called = {one.site: names.row(one) for one in judgement.observations}
     worst = called.get(judgement.worst_site)
-    return Evidence(
+    return Answer(
         precision,
         judgement.verdict,
         judgement.reason,

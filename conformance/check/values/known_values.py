@@ -156,7 +156,7 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ValuePlace:
     """The place of a value in a model: its layer, None outside the layers; the module's name in the
     layer, "" for the layer itself, or its path outside; and the role, "input" or "output".
     """
@@ -166,11 +166,11 @@ class Part:
     role: str
 
 
-def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
+def places_of(value: Tensor, known: Sequence[Known]) -> tuple[ValuePlace, ...]:
     """Return every place that computes this value, or computes it as its last rows."""
     rows = value.reshape(-1, value.shape[-1]).double() if value.ndim else value.reshape(1, 1)
     found = (
-        Part(one.layer, one.part, one.role)
+        ValuePlace(one.layer, one.part, one.role)
         for one in known
         if one.rows.ndim == 2
         and one.rows.shape[1] == rows.shape[1]

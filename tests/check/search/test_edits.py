@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.check.checked import Answer, Checked
+from conformance.check.checked import CheckAnswer, Checked
 from conformance.check.search.driver import with_other_prompts
 from conformance.check.search.edits import Found, diff, suggested, without_hunks
 from conformance.check.show import changes_in
@@ -59,7 +59,7 @@ def test_an_engine_that_computes_another_model_excuses_no_line_that_an_edit_mend
     file = read(path)
     edited = file.text.replace("1", "2")
     found = Found("lens", "vllm", edited, verified, tried=7, engine="vllm computes another model")
-    differs = Checked("lens", "llama", "vllm", Answer.DIFFERS, "not the same")
+    differs = Checked("lens", "llama", "vllm", CheckAnswer.DIFFERS, "not the same")
     checked = suggested(file, differs, found, ())
     assert checked.verified is verified
     assert ("another model" in checked.sentence) is not verified

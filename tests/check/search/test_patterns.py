@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.check.search.program import Program
+from conformance.check.search.program import ParsedFile
 
 
 def found(pattern: str, line: str, text: str) -> list[str]:
     """What `text` becomes for each place of a line that fits a pattern."""
-    program = Program(f"def vllm(model):\n    {line}\n", "vllm")
+    program = ParsedFile(f"def vllm(model):\n    {line}\n", "vllm")
     return [program.filled(text, holes) for _, holes in program.matches(pattern)]
 
 

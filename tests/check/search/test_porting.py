@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.check.search.change import Clues
-from conformance.check.search.program import Program
+from conformance.check.search.program import ParsedFile
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
 
 DUAL = Clues(
@@ -68,20 +68,20 @@ def file(*lines: str, opening: str = "trace(PROMPT)", name: str = "hf") -> str:
     ],
 )
 def test_a_statement_is_ported(theirs: str, ours: str, clues: Clues) -> None:
-    found = port_versions(Program(TOP + file(theirs), "hf"), clues)
+    found = port_versions(ParsedFile(TOP + file(theirs), "hf"), clues)
     assert TOP + file(theirs) + "\n\n" + file(ours, opening=TRACE, name="vllm") == found[0]
 
 
 def test_a_linear_module_may_return_a_pair_where_a_layer_returns_one_tensor() -> None:
     theirs = "k = h[2].attn.c_attn.output.chunk(3, dim=-1)[1]"
     ours = theirs.replace(".output.", ".output[0].")
-    found = port_versions(Program(TOP + file(theirs), "hf"), SINGLE)
+    found = port_versions(ParsedFile(TOP + file(theirs), "hf"), SINGLE)
     assert any(file(ours, opening=TRACE, name="vllm") in one for one in found)
 
 
 def test_a_norm_of_queries_gives_one_tensor() -> None:
     theirs, ours = "q = a.q_norm.output[0, :, 3]", "q = a.q_norm.output[:, 3]"
-    found = port_versions(Program(TOP + file(theirs), "hf"), DUAL)
+    found = port_versions(ParsedFile(TOP + file(theirs), "hf"), DUAL)
     assert any(file(ours, opening=TRACE, name="vllm") in one for one in found)
 
 
@@ -89,14 +89,14 @@ def test_a_value_that_is_held_and_written_to_is_one_of_the_two_tensors() -> None
     text = TOP + file("out = layers[1].output", "out[:, -1] += v")
     assert (
         file("out = layers[1].output[0]", "out[-1] += v", opening=TRACE, name="vllm")
-        in (port_versions(Program(text, "hf"), DUAL)[0])
+        in (port_versions(ParsedFile(text, "hf"), DUAL)[0])
     )
 
 
 def test_a_function_that_reads_values_is_copied_for_vllm() -> None:
     helper = "def gather(layer):\n    return layer.output[:, -1]\n\n\n"
     text = TOP + helper + file("h = gather(layers[1])")
-    port = port_versions(Program(text, "hf"), SINGLE)[0]
+    port = port_versions(ParsedFile(text, "hf"), SINGLE)[0]
     assert "def gather_vllm(layer):\n    return layer.output[-1:]\n" in port
     assert "h = gather_vllm(layers[1])" in port
     assert helper in port  # `hf` keeps its own
@@ -104,7 +104,7 @@ def test_a_function_that_reads_values_is_copied_for_vllm() -> None:
 
 def test_prompts_of_a_batch_are_traced_one_by_one_and_a_mean_over_them_comes_after() -> None:
     text = TOP + file("h = block.output[:, -1].mean(dim=0).save()", opening="trace(PROMPTS)")
-    port = port_versions(Program(text, "hf"), SINGLE)[0]
+    port = port_versions(ParsedFile(text, "hf"), SINGLE)[0]
     assert "    for prompt in PROMPTS:\n        with model.trace(prompt, " in port
     assert "            h = block.output[-1:].save()\n        h_of.append(h)\n" in port
     assert "    h = torch.cat(h_of).mean(dim=0)\n" in port
@@ -112,10 +112,10 @@ def test_prompts_of_a_batch_are_traced_one_by_one_and_a_mean_over_them_comes_aft
 
 def test_an_index_of_older_transformers_is_named_and_taken_as_it_was_meant() -> None:
     text = TOP + file("h = block.output[0][:, -1].save()", "a = block.attn.output[0][:, -1]")
-    meant, words = without_old_habits(Program(text, "hf"), SINGLE)
+    meant, words = without_old_habits(ParsedFile(text, "hf"), SINGLE)
     assert meant == text.replace("block.output[0][:", "block.output[:")
     assert "`block.output[0][:, -1]` is of older transformers" in words
-    assert without_old_habits(Program(meant, "hf"), SINGLE) == (meant, "")
+    assert without_old_habits(ParsedFile(meant, "hf"), SINGLE) == (meant, "")
 
 
 def test_a_trace_with_an_invoke_without_a_prompt_stays_whole() -> None:
@@ -126,4 +126,4 @@ def test_a_trace_with_an_invoke_without_a_prompt_stays_whole() -> None:
         "    h = b.save()",
     ]
     text = TOP + file(*lines, opening="trace() as tracer")
-    assert "for prompt in" not in port_versions(Program(text, "hf"), SINGLE)[0]
+    assert "for prompt in" not in port_versions(ParsedFile(text, "hf"), SINGLE)[0]

@@ -9,7 +9,7 @@ import pytest
 from conformance.check.search.candidates import propose
 from conformance.check.search.change import Clues
 from conformance.check.search.rewrites import REWRITES
-from conformance.check.values.known_values import Part
+from conformance.check.values.known_values import ValuePlace
 
 HF = """\
 PROMPT, STEPS = "The capital of France is", 3
@@ -61,7 +61,7 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             "take_another_part",
             ["hidden = model.model.layers[1].mlp.output[-1].save()"],
             ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
-            Clues(meant=(Part(2, "self_attn", "output"),), modules=PARTS),
+            Clues(meant=(ValuePlace(2, "self_attn", "output"),), modules=PARTS),
         ),
         (
             "take_another_index",
@@ -215,9 +215,9 @@ def test_the_right_version_is_among_what_a_rewrite_proposes(rewrite, before, aft
 def proposed(text, clues):
     """All candidates, each under every rewrite that makes it."""
     from conformance.check.search.candidates import _candidate
-    from conformance.check.search.program import Program
+    from conformance.check.search.program import ParsedFile
 
-    program = Program(text, "vllm")
+    program = ParsedFile(text, "vllm")
     for rewrite in REWRITES:
         for change in rewrite(program, clues):
             candidate = _candidate(program, rewrite.__name__, change, set(), clues)

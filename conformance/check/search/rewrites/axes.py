@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change, replace_patterns
-from conformance.check.search.program import Program, joined
+from conformance.check.search.program import ParsedFile, joined
 from conformance.check.search.rewrites.reads import without_batch
 
 #: Tensor methods and functions that take an axis, or the sizes of axes.
@@ -32,7 +32,7 @@ leave_axis = replace_patterns(
 )
 
 
-def drop_batch_index(program: Program, clues: Clues) -> Iterator[Change]:
+def drop_batch_index(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Remove the batch axis from an index: `h[:, -1]` becomes `h[-1]`, `h[0]` becomes `h`."""
     words = "there is no batch axis on vLLM"
     for node in program.expressions(cst.Subscript):
@@ -47,7 +47,7 @@ def drop_batch_index(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(4, words, program.swap(node, core))
 
 
-def shift_axis(program: Program, clues: Clues) -> Iterator[Change]:
+def shift_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Renumber an axis without the batch axis: `dim=1` becomes `dim=0`."""
     for node in program.expressions(cst.Call):
         if not _OF_AXES.fullmatch(program.code(node.func).rpartition(".")[2]):

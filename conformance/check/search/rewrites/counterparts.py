@@ -11,7 +11,7 @@ from itertools import product
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change
-from conformance.check.search.program import Program, Splice, Statement, names_in
+from conformance.check.search.program import ParsedFile, Splice, Statement, names_in
 from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"
@@ -63,11 +63,11 @@ def _likeness(one: Statement, other: Statement) -> float:
     return max(0.0, _matcher(one.text, other.text).ratio() + (0.3 if same else 0.0) - 0.3)
 
 
-def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
+def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Copy parts of a statement, a whole one, or one that `vllm` lacks from `hf`."""
     if "hf" not in program.functions or "vllm" not in program.functions:
         return
-    source = Program(program.text, "hf")
+    source = ParsedFile(program.text, "hf")
     hf = source.statements_of(source.functions["hf"])
     vllm = program.statements_of(program.functions["vllm"])
     last: Statement | None = None
@@ -89,7 +89,7 @@ def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def _completed(
-    found: Change, program: Program, hf: Sequence[Statement], vllm: Sequence[Statement]
+    found: Change, program: ParsedFile, hf: Sequence[Statement], vllm: Sequence[Statement]
 ) -> Change:
     """Return a change with the statements of `hf` that assign the names that `vllm` lacks."""
     made = {name: one for one in reversed(hf) for name in _assigned(one)}

@@ -10,7 +10,7 @@ import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.patterns import enclosed
-from conformance.check.search.program import Program, joined
+from conformance.check.search.program import ParsedFile, joined
 
 _JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -25,7 +25,7 @@ _READ = re.compile(
 EMBEDDINGS = "embed_tokens|wte|embed_in|word_embeddings"
 
 
-def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
+def read_logits(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Read `model.logits` or a part of it in the place of the head's output."""
     words = "`model.logits` is the value itself: the last token's, [1, vocabulary]"
     for node in program.expressions((cst.Attribute, cst.Subscript)):
@@ -42,7 +42,7 @@ def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
                 yield change(cost, words, program.swap(node, joined(value, tail)))
 
 
-def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
+def multiply_by_head(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Multiply by the head's weights in the place of a call of the head, or of another matrix."""
     words = "vLLM's head cannot be called: multiply by its weights"
     for node, holes in program.matches("X.lm_head(A)", "X.embed_out(A)"):
@@ -65,7 +65,7 @@ def _weights(model: str, clues: Clues) -> list[str]:
     return [f"{model}.{clues.head}.weight", *embedding]
 
 
-def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
+def compute_logits(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Compute the logits of all tokens, before any cap; vLLM's are the last token's, capped."""
     words = "vLLM's logits are the last token's, after any cap: multiply what the final norm gives"
     for node, holes in program.matches("X.logits"):
@@ -82,7 +82,7 @@ def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
                     yield change(5, words, program.swap(node, f"{text}[-1:]"))
 
 
-def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
+def split_joined_projections(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take the columns of vLLM's joined projection in the place of a projection's output."""
     words = "vLLM joins these projections in one"
     for access in program.accesses:
@@ -91,7 +91,7 @@ def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]
             yield change(1, words, program.swap(access.node, joined(value, index)))
 
 
-def take_other_columns(program: Program, clues: Clues) -> Iterator[Change]:
+def take_other_columns(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take the columns of another projection that vLLM joins."""
     words = "other columns of the projections that vLLM joins"
     joints = [parts for joint, parts in _JOINED.items() if f".{joint}." in program.text]

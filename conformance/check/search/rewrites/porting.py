@@ -17,7 +17,7 @@ from conformance.check.search.change import Clues
 from conformance.check.search.patterns import match, parsed
 from conformance.check.search.program import (
     Access,
-    Program,
+    ParsedFile,
     Splice,
     Statement,
     is_python,
@@ -48,20 +48,20 @@ _LINEAR = r"_proj$|^dense|^fc\d?$|^c_"
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
 
-def port_versions(program: Program, clues: Clues) -> list[str]:
+def port_versions(program: ParsedFile, clues: Clues) -> list[str]:
     """Return the file with each possible `vllm`, the likeliest first; `hf` is `program`'s side."""
     whole = filter(is_python, (port.file() for port in _ports(program, clues)))
     split = (text for one in whole for text in _split(one, clues))
     return list(dict.fromkeys(filter(is_python, split)))
 
 
-def port_statement(program: Program, statement: Statement, clues: Clues) -> list[str]:
+def port_statement(program: ParsedFile, statement: Statement, clues: Clues) -> list[str]:
     """Return a statement's possible forms on vLLM, the likeliest first, unchanged last."""
     found = [port.statement(statement) for port in _ports(program, clues)]
     return list(dict.fromkeys([*found, statement.text]))[:5]
 
 
-def _ports(program: Program, clues: Clues) -> list[_Port]:
+def _ports(program: ParsedFile, clues: Clues) -> list[_Port]:
     order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
     pairs = (True, False) if clues.dual else (False, True)
     return [
@@ -70,7 +70,7 @@ def _ports(program: Program, clues: Clues) -> list[_Port]:
     ]
 
 
-def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
+def without_old_habits(program: ParsedFile, clues: Clues) -> tuple[str, str]:
     """Return the file with `hf` updated to the streams of current transformers, and a note on that;
     the same text and "" if nothing changes.
     """
@@ -91,7 +91,7 @@ def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
 
 def _split(text: str, clues: Clues) -> Iterator[str]:
     """Yield versions with a separate trace for each prompt of a list, or the unchanged text."""
-    program = Program(text, "vllm")
+    program = ParsedFile(text, "vllm")
     found = list(trace_each_prompt(program, clues, together=True))
     yield from (program.replaced(change.splices) for change in found)
     if not found:
@@ -106,7 +106,7 @@ class _Port:
     not on every engine.
     """
 
-    program: Program
+    program: ParsedFile
     clues: Clues
     tensors: str
     batch: bool

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change, replace_patterns
-from conformance.check.search.program import Program, joined, split_index
-from conformance.check.values.known_values import Part
+from conformance.check.search.program import ParsedFile, joined, split_index
+from conformance.check.values.known_values import ValuePlace
 
 #: Names of the same part in several families, on transformers and on engines.
 _ALIKE = (
@@ -25,7 +25,7 @@ _BOTH = "add the two tensors of the stream"
 _PARTS = re.compile(r"\.(self_attn|attn|mlp|input_layernorm|post_attention_layernorm)\.output$")
 
 
-def take_another_tensor(program: Program, clues: Clues) -> Iterator[Change]:
+def take_another_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take the sum of a module's two tensors, or one of them; drop or keep a batch index."""
     for access in program.accesses:
         if not access.stored:
@@ -67,13 +67,15 @@ def without_batch(indexes: Sequence[str]) -> list[tuple[str, ...]]:
     return found
 
 
-def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
+def take_another_part(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Read another layer's or module's output or input: one that holds the intended value."""
     for access in program.accesses:
         base, role = access.core.rpartition(".")[::2]
         if access.stored or not role:
             continue
-        unknown = [Part(0, name, where) for name in clues.modules for where in ("output", "input")]
+        unknown = [
+            ValuePlace(0, name, where) for name in clues.modules for where in ("output", "input")
+        ]
         for part in clues.meant or unknown:
             words = f"read `{part.name or 'the layer'}` where `{base.rpartition('.')[2]}` was read"
             for path in list(_paths(base, part, clues.modules))[: 2 if clues.meant else 1]:
@@ -82,7 +84,7 @@ def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
                     yield change(cost + (2 if clues.meant else 7), words, taken)
 
 
-def rename_module(program: Program, clues: Clues) -> Iterator[Change]:
+def rename_module(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take another module of the layer, or the same module by its name in other families."""
     beside = tuple(name for name in clues.modules if "." not in name)
     for node in program.expressions(cst.Attribute):
@@ -104,7 +106,7 @@ def _given_or_gives(
     yield from forms(f"{path}.{role}", indexes, clues)
 
 
-def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
+def _paths(base: str, part: ValuePlace, modules: Sequence[str]) -> Iterator[str]:
     """Yield texts for the module at a place, given another module's `base`; same layer first."""
     if part.layer is None:
         yield f"{base.partition('.')[0]}.{part.name}" if part.name else base
@@ -118,7 +120,7 @@ def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
         yield f"{found[1]}[{part.layer if counted else shifted(found[2], -1)}]{name}"
 
 
-def take_another_index(program: Program, clues: Clues) -> Iterator[Change]:
+def take_another_index(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Shift an index of layers, steps, tokens, or one of several axes, by one."""
     for node in program.expressions(cst.Subscript):
         of_layers = re.search(r"(layers|\.h|blocks)$", program.code(node.value))
@@ -153,7 +155,7 @@ def shifted(text: str, by: int) -> str:
     return f"{text} {'+' if by > 0 else '-'} {abs(by)}" if by else text
 
 
-def take_both_of_a_pair(program: Program, clues: Clues) -> Iterator[Change]:
+def take_both_of_a_pair(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Use the sum of an unpacked pair in the place of one of its tensors."""
     for node, holes in program.matches("A, B = X.output", "A, B = X.inputs"):
         names = [program.code(holes[one]) for one in "AB"]
@@ -167,7 +169,7 @@ def take_both_of_a_pair(program: Program, clues: Clues) -> Iterator[Change]:
                 yield change(1, _BOTH, *renamed, program.swap(use, whole))
 
 
-def add_final_norm(program: Program, clues: Clues) -> Iterator[Change]:
+def add_final_norm(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Apply the model's final norm before its head."""
     patterns = ("A @ B", "linear(A, B)", "X.linear(A, B)")
     for _, holes in program.matches(*patterns):

@@ -11,7 +11,7 @@ import libcst as cst
 from libcst import matchers as m
 
 from conformance.check.search.change import Change, Clues, change
-from conformance.check.search.program import Program, Statement
+from conformance.check.search.program import ParsedFile, Statement
 
 #: A saved value that is reduced over a batch's prompts: `h = hidden.mean(dim=0).save()`.
 _OVER_PROMPTS = re.compile(
@@ -22,7 +22,7 @@ _OVER_PROMPTS = re.compile(
 _DRAWING = frozenset({"do_sample", "temperature", "top_p", "top_k", "seed"})
 
 
-def opening_calls(program: Program, root: cst.CSTNode) -> list[cst.Call]:
+def opening_calls(program: ParsedFile, root: cst.CSTNode) -> list[cst.Call]:
     """Return the calls that begin a trace in a function or in another node."""
     begins = m.Call(func=m.Attribute(attr=m.Name("trace") | m.Name("generate")))
     return [
@@ -30,7 +30,7 @@ def opening_calls(program: Program, root: cst.CSTNode) -> list[cst.Call]:
     ]
 
 
-def _options(program: Program, functions: Iterable[cst.FunctionDef], *names: str) -> list[str]:
+def _options(program: ParsedFile, functions: Iterable[cst.FunctionDef], *names: str) -> list[str]:
     """Return the values of the named options in the calls that begin traces, as text."""
     return [
         program.code(arg.value)
@@ -41,13 +41,13 @@ def _options(program: Program, functions: Iterable[cst.FunctionDef], *names: str
     ]
 
 
-def steps_of_hf(program: Program) -> str:
+def steps_of_hf(program: ParsedFile) -> str:
     """Return the number of tokens that `hf` generates as text, "1" if it generates none."""
     hf = [program.functions[name] for name in ("hf",) if name in program.functions]
     return next(iter(_options(program, hf, "max_new_tokens")), "1")
 
 
-def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
+def ask_greedily(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Generate greedily, and the same number of tokens as on transformers."""
     words = "without `temperature=0.0` vLLM draws, and 16 tokens where no number is given"
     steps = steps_of_hf(program)
@@ -63,7 +63,7 @@ def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
         yield change(1, words, *changed, anywhere=True)
 
 
-def request(program: Program, call: cst.Call, steps: str) -> str:
+def request(program: ParsedFile, call: cst.Call, steps: str) -> str:
     """Return the text of a call for greedy generation of `steps` tokens on vLLM. `**options`, if
     passed on, set the number instead.
     """
@@ -80,11 +80,11 @@ def request(program: Program, call: cst.Call, steps: str) -> str:
     return f"{func}({', '.join([*kept, *greedy])})"
 
 
-def _text(program: Program, arg: cst.Arg) -> str:
+def _text(program: ParsedFile, arg: cst.Arg) -> str:
     return program.code(arg).rstrip().rstrip(",")
 
 
-def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:
+def move_into_loop(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Move a statement from before a loop over the steps into the loop."""
     for loop in program.statements:
         if not re.match(r"for .*\.(iter|all)\b", loop.text):
@@ -97,7 +97,7 @@ def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(3, "in every step, not in the first alone", *moved, anywhere=True)
 
 
-def drop_condition(program: Program, clues: Clues) -> Iterator[Change]:
+def drop_condition(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Replace an `if` statement by its body."""
     for node in program.expressions(cst.If):
         outer, inner = (program.statement_of(one) for one in (node, node.body.body[0]))
@@ -107,7 +107,7 @@ def drop_condition(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(3, "in every step, under no condition", program.swap(node, body))
 
 
-def bound_steps(program: Program, clues: Clues) -> Iterator[Change]:
+def bound_steps(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Bound a loop to the generated steps: code after an unbounded loop does not run."""
     words = "loop over the steps that there are"
     said = _options(program, program.edited, "max_tokens", "max_new_tokens", "steps")
@@ -119,7 +119,7 @@ def bound_steps(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def trace_each_prompt(
-    program: Program, clues: Clues, *, together: bool = False
+    program: ParsedFile, clues: Clues, *, together: bool = False
 ) -> Iterator[Change]:
     """Trace each prompt of a batch separately and join the values, for one batch or all of them
     `together`.
@@ -137,7 +137,7 @@ def trace_each_prompt(
             yield from (change(3, words, one, *added, anywhere=True) for one in splices)
 
 
-def _batches(program: Program, *, sure: bool) -> Iterator[tuple[Statement, list[Any]]]:
+def _batches(program: ParsedFile, *, sure: bool) -> Iterator[tuple[Statement, list[Any]]]:
     """Yield the traces with several prompts, and the blocks that take them: the trace itself or its
     invokes. With `sure`, leave out those that may have only one prompt.
     """
@@ -168,7 +168,7 @@ def _saved(text: str) -> list[str]:
     return re.findall(r"^\s*(\w+) = .*\.save\(\)", text, flags=re.MULTILINE)
 
 
-def _each_prompt(program: Program, statement: Statement, blocks: list[Any], join: str) -> str:
+def _each_prompt(program: ParsedFile, statement: Statement, blocks: list[Any], join: str) -> str:
     """Return the text of a trace or its invokes, rewritten as loops over the prompts."""
     opening = cst.ensure_type(statement.node, cst.With).items[0].item
     call = cst.ensure_type(opening, cst.Call)
@@ -200,7 +200,7 @@ def _each_prompt(program: Program, statement: Statement, blocks: list[Any], join
     return textwrap.indent("\n".join(lines), statement.indent).lstrip()
 
 
-def _is_list(program: Program, block: cst.With) -> bool | None:
+def _is_list(program: ParsedFile, block: cst.With) -> bool | None:
     """Return whether a block takes a list of prompts, None if the file does not show it."""
     value: cst.CSTNode = _prompts(block)[0]
     if isinstance(value, cst.Name):

@@ -9,7 +9,7 @@ import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.patterns import enclosed
-from conformance.check.search.program import Program, Splice, Statement
+from conformance.check.search.program import ParsedFile, Splice, Statement
 
 _COPY = "a value that is kept is a copy: the engine overwrites its buffers"
 _INSIDE = "what a block fills is made in it and saved"
@@ -18,7 +18,7 @@ _INSIDE = "what a block fills is made in it and saved"
 _EMPTY = r"\[\]|\{\}|dict\(\)|list\(\)|defaultdict\(\w+\)"
 
 
-def copy_kept(program: Program, clues: Clues) -> Iterator[Change]:
+def copy_kept(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Add `.clone()` to values that are saved, appended or assigned."""
     changes = [
         program.swap(node, f"{enclosed(node, program.code(node))}.clone()")
@@ -30,7 +30,7 @@ def copy_kept(program: Program, clues: Clues) -> Iterator[Change]:
         yield change(4, _COPY, *changes, anywhere=True)
 
 
-def _kept(program: Program) -> Iterator[cst.CSTNode]:
+def _kept(program: ParsedFile) -> Iterator[cst.CSTNode]:
     """Yield the values that are kept without a copy: saved, appended (also in a dict), assigned."""
     for _, holes in program.matches("X.save()"):
         text = program.code(holes["X"])
@@ -50,7 +50,7 @@ def _kept(program: Program) -> Iterator[cst.CSTNode]:
             yield holes["V"]
 
 
-def save_used(program: Program, clues: Clues) -> Iterator[Change]:
+def save_used(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Save values that a block assigns, and move `.save()` to the end of its expression."""
     for node, holes in program.matches("A = V"):
         block, text = program.around(node, cst.With), program.code(holes["V"])
@@ -64,7 +64,7 @@ def save_used(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(3, "save the whole expression", program.swap(node, moved))
 
 
-def fill_inside(program: Program, clues: Clues) -> Iterator[Change]:
+def fill_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Create a list or dict in the block that fills it, and save it there."""
     for statement in program.statements:
         found = re.fullmatch(rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+)", statement.text)
@@ -80,14 +80,14 @@ def fill_inside(program: Program, clues: Clues) -> Iterator[Change]:
     yield from _carried_over(program)
 
 
-def _blocks_that_fill(program: Program, name: str) -> list[Statement]:
+def _blocks_that_fill(program: ParsedFile, name: str) -> list[Statement]:
     """Return the traces in which the name's object is filled or one of its methods is called."""
     fills = re.compile(rf"{name}(\.\w+\(|\[)")
     filling = (one for one in program.statements if fills.match(one.text))
     return list(dict.fromkeys(block for one in filling if (block := program.trace_of(one))))
 
 
-def _carried_over(program: Program) -> Iterator[Change]:
+def _carried_over(program: ParsedFile) -> Iterator[Change]:
     """Fill a new container that the block saves, and copy it to the original after the block."""
     for statement in program.statements:
         found = re.match(r"(\w+)(?=(\.append\(|\[.+?\] = ))", statement.text, flags=re.DOTALL)
@@ -103,7 +103,7 @@ def _carried_over(program: Program) -> Iterator[Change]:
         yield change(4, _INSIDE, *splices, anywhere=True)
 
 
-def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
+def key_by_prompt(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Fill a dict with a key for each prompt. A trace's invokes run concurrently, and what they
     append to one list is lost.
     """
@@ -126,7 +126,7 @@ def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(2, words, *splices, anywhere=True)
 
 
-def make_inside(program: Program, clues: Clues) -> Iterator[Change]:
+def make_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Create an object in the block in which its methods fill it, and save its attributes."""
     for statement in program.statements:
         found = re.fullmatch(r"(\w+) = [\w.]+\(.*\)", statement.text, flags=re.DOTALL)

@@ -9,7 +9,7 @@ import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change, replace_patterns
 from conformance.check.search.patterns import enclosed
-from conformance.check.search.program import Access, Program, Statement, joined
+from conformance.check.search.program import Access, ParsedFile, Statement, joined
 from conformance.check.search.rewrites.reads import without_batch
 
 _BOTH = "a write must reach both tensors that the layer returns"
@@ -45,7 +45,7 @@ def ways_to_write(
         yield number + 3, "write in place", f"{joined(core, index)} {sign} {value}"
 
 
-def stores(program: Program) -> Iterator[tuple[Access, Statement, str, str]]:
+def stores(program: ParsedFile) -> Iterator[tuple[Access, Statement, str, str]]:
     """Yield the writes to modules: target, statement, sign and value."""
     for access in program.accesses:
         statement = program.statement_of(access.node) if access.stored else None
@@ -59,7 +59,7 @@ def _value(statement: Statement) -> cst.BaseExpression:
     return statement.node.body[0].value  # type: ignore[attr-defined,no-any-return]
 
 
-def write_both_tensors(program: Program, clues: Clues) -> Iterator[Change]:
+def write_both_tensors(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Write a new value into one tensor of a layer and zero into the other, or scale both."""
     for access, statement, sign, text in stores(program):
         core = re.sub(r"\.(?:input|inputs)$", ".output", access.core)
@@ -69,7 +69,7 @@ def write_both_tensors(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(cost, words, program.put(statement, written))
 
 
-def leave_out_write(program: Program, clues: Clues) -> Iterator[Change]:
+def leave_out_write(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Remove a write, in case the same change is made twice."""
     written = [re.sub(r"output\[[01]\]|\s", "", store[1].text) for store in stores(program)]
     for text, (_, statement, _, _) in zip(written, stores(program), strict=True):
@@ -77,7 +77,7 @@ def leave_out_write(program: Program, clues: Clues) -> Iterator[Change]:
         yield change(cost, "the write is made twice", program.without(statement))
 
 
-def put_back(program: Program, clues: Clues) -> Iterator[Change]:
+def put_back(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Write a modified copy of a module's value back to the module, or modify no copy."""
     for node, holes in program.matches("A = V"):
         name, value = program.code(holes["A"]), program.code(holes["V"])
@@ -99,14 +99,14 @@ def put_back(program: Program, clues: Clues) -> Iterator[Change]:
             yield from _in_place(program, name, core, last)
 
 
-def _changes_of(program: Program, name: str, end: int) -> list[Statement]:
+def _changes_of(program: ParsedFile, name: str, end: int) -> list[Statement]:
     """Return the last two statements that modify a name's value after its assignment."""
     changes = re.compile(rf"{name}(\[.*\])?(\.\w+_\(.*\))?\s*(=|[-+*/]=|$)")
     found = [one for one in program.statements if one.start > end and changes.match(one.text)]
     return [one for one in found if isinstance(one.node, cst.SimpleStatementLine)][::-1][:2]
 
 
-def _in_place(program: Program, name: str, core: str, last: Statement) -> Iterator[Change]:
+def _in_place(program: ParsedFile, name: str, core: str, last: Statement) -> Iterator[Change]:
     """Modify the module's own tensors in the place of the copy."""
     text = re.sub(rf"^{name} = {name} ([-+*/]) ", rf"{name} \1= ", last.text)
     found = re.fullmatch(rf"{name}(?:\[(.*?)\])? ([-+*/]?=) (.*)", text, flags=re.DOTALL)
@@ -120,7 +120,7 @@ def _in_place(program: Program, name: str, core: str, last: Statement) -> Iterat
         yield change(3, "write into the model's own tensor", own)
 
 
-def write_to_sum(program: Program, clues: Clues) -> Iterator[Change]:
+def write_to_sum(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Write into a module's tensors in the place of their sum, which is a new tensor."""
     of_sum = re.compile(r"\(([\w.\[\]]+\.output)\[0\] \+ \1\[1\]\)(?:\[(.*?)\])?")
     for statement in program.statements:
@@ -132,7 +132,7 @@ def write_to_sum(program: Program, clues: Clues) -> Iterator[Change]:
                 yield change(cost, words, program.put(statement, text))
 
 
-def cast_written(program: Program, clues: Clues) -> Iterator[Change]:
+def cast_written(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Cast a written value to the stream's dtype, or only one of the file's tensors in it."""
     tensors = set(re.findall(r"^(\w+) = .*torch", program.text, flags=re.MULTILINE))
     for access, statement, _, _ in stores(program):
