@@ -1,1 +1,1 @@
-"""The fourteen points of a hostile reading of the judge, an experiment each."""
+"""What a hostile reading found: experiments on the judge, and unique names of classes."""
