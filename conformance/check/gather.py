@@ -96,9 +96,7 @@ def gather(
 
 
 def room(checkpoint: Path) -> dict[str, int]:
-    """Return an engine's `length`, the most tokens of a prompt with its generation, and its
-    `cache_bytes`, the KV cache for two such sequences.
-    """
+    """Return an engine's longest sequence in tokens, and its KV cache for two of them in bytes."""
     config = usable.of_text(loose_json.mapping(checkpoint / "config.json"))
     longest = usable.positive(config, "max_position_embeddings", "n_positions") or LENGTH
     length = min(longest, LENGTH)
@@ -216,7 +214,7 @@ def words(event: runner.Event) -> str:
             return f"{_who(event.id)}: loaded in {event.seconds:.1f} s"
         case runner.CellStarted():
             scenario, _, name = event.case.partition(".")
-            tried = "~" in name  # a version of a file, of which a search tries many
+            tried = "~" in name  # a search's version of a file; there are many
             shown = scenario == USER_TRACE.name and not tried
             return f"{_who(event.id)}: running {name}" if shown else ""
         case runner.WorkerDied():

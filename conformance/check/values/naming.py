@@ -36,7 +36,7 @@ class Names:
         return self.called.get(site) or _guessed(site)
 
     def whole(self, site: Site) -> str:
-        """Return the user's name for the list or dict of which a value is an entry."""
+        """Return the user's name for the list or dict that contains a value."""
         found = self.called.get(site)
         bare = replace(site, layer=None, step=0)
         return re.sub(r"\[\d+\]", "", found) if found else _guessed(bare)

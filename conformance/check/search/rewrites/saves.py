@@ -104,9 +104,7 @@ def _carried_over(program: ParsedFile) -> Iterator[Change]:
 
 
 def key_by_prompt(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Fill a dict with a key for each prompt. A trace's invokes run concurrently, and what they
-    append to one list is lost.
-    """
+    """Fill a dict with a key for each prompt: concurrent invokes lose appends to one list."""
     for statement in program.statements:
         found = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
         loops = program.around(statement.node, cst.For)
