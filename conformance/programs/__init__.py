@@ -17,12 +17,16 @@ from conformance.programs.operations import (
 from conformance.programs.source import text
 from conformance.programs.validity import check, complaints, valid
 
+#: The former name of `ModelPart`, for one release.
+Part = ModelPart
+
 __all__ = [
     "Acts",
     "Do",
     "Form",
     "ModelPart",
     "Operation",
+    "Part",
     "Program",
     "Tokens",
     "check",
