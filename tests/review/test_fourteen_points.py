@@ -290,7 +290,7 @@ def test_07_who_stands_behind_the_truth_is_said(tmp_path: Path) -> None:
         run.write_cell(model.id, folder, case, Outcome(Status.OK), values)
         assert truth_of(run, model, [column]).witness is witness
     assert truth_of(run, model, []).witness is Witness.UNKNOWN
-    assert "The truth" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "**The reference**" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_08_a_token_may_not_contradict_its_own_engines_logits(
