@@ -24,9 +24,6 @@ import pytest
 #: Names the file that pytest writes its exit status into, after its summary.
 FINISHED = "CONFORMANCE_TESTS_FINISHED"
 
-#: Sets how many workers `-n auto` starts, a variable of pytest-xdist.
-WORKERS = "PYTEST_XDIST_AUTO_NUM_WORKERS"
-
 
 def describe_end(code: int, finished: str) -> str:
     """Return what to say about pytest's return code; "" for one that pytest itself chose.
@@ -87,14 +84,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    # A third of the time a test waits for processes or time limits: one worker more than cores.
-    workers = {WORKERS: str((os.cpu_count() or 1) + 1)}
     with tempfile.TemporaryDirectory() as folder:
         finished = Path(folder) / "finished"
         # faulthandler: the stacks of a crash, also of one after pytest has let go of its own.
         command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", __spec__.name]
-        variables = {**workers, **os.environ, FINISHED: str(finished)}
-        code = subprocess.call([*command, *arguments], env=variables)
+        code = subprocess.call([*command, *arguments], env={**os.environ, FINISHED: str(finished)})
         words = describe_end(code, finished.read_text() if finished.exists() else "")
     if words:
         print(words, file=sys.stderr, flush=True)
