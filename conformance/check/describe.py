@@ -201,7 +201,7 @@ class _Sides:
             words = f"{name} has shape {list(mine.shape)} instead of {list(truth.shape)}"
             return replace(blank, kind="structure", words=words)
         off = relations.distance(mine, truth)
-        far = f", off by {100 * off:.2g} % of its size" if off else ""
+        far = f", off by {100 * off:.3g} % of its size" if off else ""
         return replace(blank, words=f"{name} differs: {message or 'it is off'}{far}")
 
 

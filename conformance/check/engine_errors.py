@@ -25,10 +25,6 @@ MEANINGS = {
         "vLLM computes under inference mode: there are no gradients. Attribute by differences "
         "of forwards instead, or keep this on transformers"
     ),
-    r"expected Tensor as element \d+ in argument \d+, but got (?:int|float|bool)": (
-        "a number stands in the place of a module's value: write into the value, `….output[:] = 0`"
-    ),
-    r"lm_head": "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
     r"UnboundLocalError|NameError: name|cannot access local variable": (
         "nothing of a block is left after it but what `.save()` kept, and code after a loop "
         "without an end, `tracer.all()`, does not run: bound the loop, `tracer.iter[:N]`, or "

@@ -16,7 +16,6 @@ from conformance.check.search.edits import Found
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.trial import FileReference
-from conformance.inputs.user_file import UserFile
 from conformance.records import Precision, Status, record
 from conformance.runner.session import Steps
 from conformance.scenario import PAIR
@@ -66,21 +65,14 @@ def search(
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:
                 clean[backend] = yield from ask_engine(place, backend)
-            until = time.monotonic() + (
-                max(seconds, _time_for_runs(place, backend, file))
-                if asked.search is None
-                else asked.search
-            )
+            ran = place.outcome(gathered_in(backend, Precision.FLOAT32), file.key)
+            least = max(seconds, min(_RUNS * ran.seconds, _MOST))
+            until = time.monotonic() + (least if asked.search is None else asked.search)
             agree = {one.text: one.words for one in found if one.file == file.name and one.verified}
             one = yield from Search(place, file, backend, reference, until).steps([*agree])
             words = one.words or agree.get(one.text, ())
             found.append(replace(one, engine=clean[backend], words=words))
             write_record(run.path / EDITS, Edits(tuple(found)))
-
-
-def _time_for_runs(place: Place, backend: str, file: UserFile) -> float:
-    ran = place.outcome(gathered_in(backend, Precision.FLOAT32), file.key)
-    return min(_RUNS * ran.seconds, _MOST)
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

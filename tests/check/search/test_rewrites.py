@@ -200,6 +200,18 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(norms=("model.norm",)),
         ),
         (
+            "swap_statements",
+            ["h = h * 0", "hidden = h.save()"],
+            ["hidden = h.save()", "h = h * 0"],
+            Clues(),
+        ),
+        (
+            "take_another_tensor",
+            ["hidden = model.model.layers[2].input[-1].save()"],
+            ["hidden = sum(model.model.layers[2].input_layernorm.inputs[0])[-1].save()"],
+            Clues(modules=("input_layernorm", "mlp")),
+        ),
+        (
             "add_final_norm",
             ["hidden = (h @ model.lm_head.weight.T).save()"],
             ["hidden = (model.model.norm(h) @ model.lm_head.weight.T).save()"],

@@ -42,6 +42,10 @@ def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int
     ways = [(whole, f"({core}[0] + {core}[1])"), (3, f"{core}[0]"), (3, core), (5, f"{core}[1]")]
     if core.endswith(".input"):
         ways += [(2, f"sum({core}s[0])"), (5, f"{core}s[0][1]")]
+        base = core.removesuffix(".input")
+        norms = [one for one in clues.modules if re.fullmatch(r"\w*(norm|ln_)\w*", one)]
+        if base.endswith("]"):  # a layer on vLLM is given the positions first
+            ways += [(1, f"sum({base}.{norm}.inputs[0])") for norm in norms]
     if clues.single and is_stream(core, clues):
         ways = [(1, core)]
     for number, each in enumerate(dict.fromkeys((*without_batch(rest), *without_batch(indexes)))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import libcst as cst
 
@@ -75,6 +76,16 @@ def leave_out_write(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     for text, (_, statement, _, _) in zip(written, stores(program), strict=True):
         cost = 1 if written.count(text) > 1 else 6
         yield change(cost, "the write is made twice", program.without(statement))
+
+
+def swap_statements(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Exchange two simple statements of a trace that follow each other."""
+    simple = [one for one in program.statements if isinstance(one.node, cst.SimpleStatementLine)]
+    for one, other in pairwise(simple):
+        same = program.parents[one.node] is program.parents[other.node]
+        if same and program.trace_of(one):
+            swapped = program.put(one, other.text), program.put(other, one.text)
+            yield change(5, "these lines change places", *swapped, anywhere=True)
 
 
 def put_back(program: ParsedFile, clues: Clues) -> Iterator[Change]:
