@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import psutil
-
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answered, CheckAnswer
 from conformance.check.gather import TRUTH, Asked
@@ -16,6 +14,7 @@ from conformance.check.search.edits import Found
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.trial import FileReference
+from conformance.processes.sessions import seconds_running
 from conformance.records import Precision, Status, record
 from conformance.runner.session import Steps
 from conformance.scenario import PAIR
@@ -47,8 +46,7 @@ def search(
     on another one. Adds the answers to `given`; `tell` receives progress messages.
     """
     place = Place(run, asked.model.id, TRUTH.id, asked.prompts or PAIR)
-    spent = time.time() - psutil.Process().create_time()
-    seconds = max(LEAST, spent / len(asked.files))
+    seconds = max(LEAST, seconds_running() / len(asked.files))
     found: list[Found] = []
     clean: dict[str, str] = {}
     for file in asked.files:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.text import Text
 
 from conformance.check.checked import CheckAnswer, Checked
 from conformance.planning.named import DUMP
+from conformance.processes.sessions import seconds_running
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
 
@@ -79,8 +78,7 @@ def more(
 ) -> None:
     """Print the command's duration, the page's path, and how to reproduce the first difference."""
     checked = [one for _, one in keys]
-    seconds = time.time() - psutil.Process().create_time()
-    lines = [f"took {seconds:.0f} s", f"page: {checked[0].page}"]
+    lines = [f"took {seconds_running():.0f} s", f"page: {checked[0].page}"]
     wrong = CheckAnswer.DIFFERS, CheckAnswer.FAILS
     off = [cell for cell, one in keys if one.backend != DUMP.id and one.answer in wrong]
     if off:

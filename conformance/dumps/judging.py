@@ -93,7 +93,7 @@ def _found(
         name, place = names[site.name], dump.places[names[site.name]]
         value, truth = dump.values[name], meant[site.name]
         held = identify(value.float(), known, _ROUNDED)
-        if squeezed(value) != squeezed(truth) and place != "logits":
+        if compare.squeezed(value) != compare.squeezed(truth) and place != "logits":
             words = f"has shape {list(value.shape)}, and {place} is {list(truth.shape)}"
         elif held:
             words = f"holds {held.what()}, and {place} was expected"
@@ -101,8 +101,3 @@ def _found(
             words = f"is nothing that transformers computes, and {place} was expected"
         found.append(CheckFinding(held.kind if held else "unknown", f"`{name}` {words}", name))
     return tuple(found)
-
-
-def squeezed(value: Tensor) -> list[int]:
-    """Return the shape without axes of one."""
-    return [size for size in value.shape if size > 1]

@@ -322,6 +322,11 @@ def reached_from_outside(place: str) -> bool:
     return ":" in place and not place.startswith(("/", "@", "127.", "::1:", "::ffff:127."))
 
 
+def seconds_running() -> float:
+    """Return the seconds since this process started, its imports included."""
+    return time.time() - psutil.Process().create_time()
+
+
 def memory_mib(pids: Iterable[int]) -> float:
     """Return the proportional set size in MiB: pages shared by forked processes count once."""
     total = 0

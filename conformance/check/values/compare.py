@@ -220,7 +220,7 @@ def made_alike(
     reshaped: dict[str, dict[str, None]] = {}
     for name in sorted(mine.keys() & truth.keys()):
         value, known = mine[name], truth[name]
-        if value.shape != known.shape and _squeezed(value) == _squeezed(known):
+        if value.shape != known.shape and squeezed(value) == squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
             whole = f"`{names.whole(Site.parse(name))}`"
             if not any(whole in others for others in reshaped.values()):
@@ -275,7 +275,7 @@ def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
     return found
 
 
-def _squeezed(value: Tensor) -> list[int]:
+def squeezed(value: Tensor) -> list[int]:
     """Return the shape without its leading axes of size 1."""
     return list(dropwhile(lambda size: size == 1, value.shape))
 
