@@ -25,7 +25,7 @@ _SUSPICIOUS = {Precision.BF16: 3.0, Precision.FLOAT32: 30.0}
 def _reference(model: Any, case: Case) -> Any:
     from safetensors.torch import load_file
 
-    values = load_file(case.options["observations"])
+    values = load_file(case.observed)
     fed = unedited(values)
     return [
         _fed(model, prompt, {s.layer: rows for s, rows in fed.items() if s.prompt == index})
@@ -74,7 +74,7 @@ def case_of(case: Case, folder: str, observations: Path) -> Case:
         scenario=ONE_LAYER.name,
         name=f"{folder}.{case.scenario}.{case.name}",
         prompts=case.prompts,
-        options={"observations": str(observations)},
+        observed=str(observations),
     )
 
 

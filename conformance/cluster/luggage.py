@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from conformance import checkpoints
-from conformance.builtin.one_layer import ONE_LAYER
 from conformance.records import Job
 from conformance.scenario import folders_of
 
@@ -35,9 +34,7 @@ Packed = dict[str, Any]
 def places(job: Job) -> tuple[Path, ...]:
     """Return the paths that the job's workers read, other than the checkpoint."""
     probe = () if job.probe is None else (job.probe,)
-    observed = tuple(
-        Path(case.options["observations"]) for case in job.cases if case.scenario == ONE_LAYER.name
-    )
+    observed = tuple(Path(case.observed) for case in job.cases if case.observed)
     return tuple(dict.fromkeys((*folders_of(job.scenarios), *probe, *observed)))
 
 
@@ -50,15 +47,7 @@ def moved(job: Job, where: Mapping[Path, Path]) -> Job:
         scenarios=folders if isinstance(job.scenarios, tuple) else folders[0],
         probe=None if job.probe is None else where[job.probe],
         cases=tuple(
-            replace(
-                case,
-                options={
-                    **case.options,
-                    "observations": str(where[Path(case.options["observations"])]),
-                },
-            )
-            if case.scenario == ONE_LAYER.name
-            else case
+            replace(case, observed=str(where[Path(case.observed)])) if case.observed else case
             for case in job.cases
         ),
     )

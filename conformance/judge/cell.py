@@ -235,7 +235,6 @@ def _compare_values(
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
     evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
-    tied = _without_ties(evidence, limits)
     for site, message in rules.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, message)
     remaining = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
@@ -246,8 +245,6 @@ def _compare_values(
         if judged.verdict is Verdict.MATCH and _proves_nothing(evidence.floors[site]):
             evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
             continue
-        if site in tied and judged.verdict.passes:
-            judged = replace(judged, verdict=Verdict.DRIFT, message=tied[site])
         evidence.judged[site] = judged
     if _routers_tie(evidence.reference):
         _pool_rows(evidence, limits)
@@ -295,28 +292,6 @@ def _pool_rows(evidence: Evidence, limits: Limits) -> None:
                 judged = evidence.judged[site]
                 if judged.verdict is Verdict.DRIFT and max(judged.ratios) > limits.far_max:
                     evidence.judged[site] = replace(judged, verdict=Verdict.WRONG, message=words)
-
-
-def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
-    """Excuse rows that are off and depend on a token whose experts rounding chose.
-
-    The reference's row replaces each: a row of another expert cannot be judged. Return a message
-    for each observation with such rows.
-    """
-    words: dict[Site, str] = {}
-    for site, rows in evidence.rows.items() if evidence.reference.ties else ():
-        honest = evidence.floors[site]
-        may = router_ties.following(site, len(rows), evidence.reference.ties)
-        distance = metrics.norm(honest.view(rows) - honest.truth, honest.bulk)
-        excused = may & (distance > limits.k_max * honest.noise)
-        if not bool(excused.any()):
-            continue
-        truth = metrics.rows(evidence.reference.truth[site])
-        evidence.rows[site] = torch.where(excused[:, None], truth, rows)
-        evidence.excused[site] = excused
-        which = extent.rows(excused.nonzero().flatten().tolist(), len(rows))
-        words[site] = f"{which} off: a router has two experts within a rounding there, or before"
-    return words
 
 
 def distances(
@@ -593,13 +568,6 @@ def _compare_draws(
         evidence.relations.append(relation)
 
 
-def _excused(evidence: Evidence, site: Site) -> Tensor | None:
-    """Return the rows that are excused in either run: they hold the reference's values there."""
-    masks = [evidence.excused.get(each) for each in (site, replace(site, run="clean"))]
-    known = [mask for mask in masks if mask is not None]
-    return torch.stack(known).any(dim=0) if known else None
-
-
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
     """Measure the effect of the write at every observation that both runs have.
 
@@ -624,7 +592,6 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             *pair,
             still=still.get(site),
             repeats=bitwise,
-            excused=_excused(evidence, site),
         )
         for site, pair in floors.items()
     }

@@ -27,7 +27,6 @@ class Evidence:
     relations: list[Relation] = field(default_factory=list)
     judged: dict[Site, Judged] = field(default_factory=dict)
     rows: dict[Site, Tensor] = field(default_factory=dict)
-    excused: dict[Site, Tensor] = field(default_factory=dict)
     floors: dict[Site, Floor] = field(default_factory=dict)
     effects: dict[Site, Effect] = field(default_factory=dict)
     explained: dict[Site, tuple[Explanation, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The reference that a candidate is compared with, run along the candidate's own tokens."""
+"""The reference that a candidate is compared with, along the candidate's tokens and experts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from conformance.generated_tokens import by_member, continuation, differing
+from conformance.along_candidate import case_along
+from conformance.generated_tokens import by_member
 from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import SAMPLED, Case, Precision, Site, Status
@@ -58,32 +59,30 @@ class Truths:
         self._known: dict[str, CaseReference | str] = {}
 
     def along(self, observed: Mapping[str, Tensor]) -> CaseReference | str:
-        """Return the reference along this candidate's own tokens, or why there is none.
+        """Return the reference along this candidate's own tokens and experts, or why there is none.
 
-        Runs in which the candidate chose other tokens come from the reference that was forced to
-        them. If it is absent, the plain reference is used, and the judge says so.
+        The runs in which the candidate chose other tokens, or all runs if experts may differ, come
+        from the reference along them. If other tokens were not followed, the plain reference is
+        used, and the judge says so.
         """
         plain = self._plain()
         if isinstance(plain, str):
             return plain
-        prompts = len(self.case.prompts)
-        forced_ids = differing(
-            continuation(observed, prompts), continuation(plain.members["truth"], prompts)
-        )
-        if not forced_ids:
+        along = case_along(self.case, observed, plain.members, self.precision)
+        if along.key == self.case.key:
             return plain
-        along = replace(self.case, forced=forced_ids)
         if along.key not in self._known:
-            forced = self._observed(FORCED.id, along)
-            self._known[along.key] = (
-                replace(plain, lacking=forced)
-                if isinstance(forced, str)
-                else self._made(
-                    merged(plain.members, forced[0], set(forced_ids)),
-                    plain.prompt_ids,
-                    free=plain.members["truth"],
-                )
-            )
+            truth = plain.members["truth"]
+            runs = {Site.parse(name).run for name in truth} if along.along else set(along.forced)
+            found = self._observed(FORCED.id, along)
+            if not isinstance(found, str):
+                members = merged(plain.members, found[0], runs)
+                self._known[along.key] = self._made(members, plain.prompt_ids, free=truth)
+            elif along.along:
+                words = "the reference was not run along the candidate's experts"
+                self._known[along.key] = f"{words}: {found}"
+            else:
+                self._known[along.key] = replace(plain, lacking=found)
         return self._known[along.key]
 
     def lender(self) -> ReferenceRuns | None:

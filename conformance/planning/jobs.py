@@ -19,13 +19,14 @@ from typing import Any
 
 from torch import Tensor
 
+from conformance.along_candidate import case_along
 from conformance.builtin import one_layer
 from conformance.builtin.engine_alone import cases_beside
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.engines import ENGINES, FRONTS, LIBRARIES, environment_of, preload
 from conformance.errors import ConformanceError
-from conformance.generated_tokens import Continuation, by_member, continuation, differing
+from conformance.generated_tokens import by_member
 from conformance.planning import engine_settings, plan
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Status
 from conformance.runner import Launch, Planned
@@ -318,19 +319,19 @@ class _ModelJobMaker:
         for key, places in gathered.items():
             # The reference's observations are by far the largest: read them once for all columns.
             members = by_member(self.run.observations(self.model.id, REFERENCE.id, key))
-            truth = members.get("truth", {})
             for case, column, precision in places:
                 observed = self.run.observations(self.model.id, column, key)
-                along = replace(case, forced=_differing(case, observed, truth))
-                if along.forced:
+                folder = self.run.group_folder(self.model.id, column).cell(case.key)
+                stored = folder / "observations.safetensors"
+                along = case_along(case, observed, members, precision, stored)
+                if along.key != case.key:
                     forced[along.key] = along
                     both |= {along.key} if precision is Precision.BF16 else set()
                 tried = one_layer.suspicious(observed, members, precision) or (
                     precision is Precision.BF16 and self._alone(place, case, observed)
                 )
                 if not self.lean and tried:
-                    folder = self.run.group_folder(self.model.id, column).cell(case.key)
-                    alone = one_layer.case_of(case, column, folder / "observations.safetensors")
+                    alone = one_layer.case_of(case, column, stored)
                     forced[alone.key] = alone
                     both |= {alone.key} if precision is Precision.BF16 else set()
         only = tuple(key for key in forced if key not in both)
@@ -359,13 +360,6 @@ def beside(cases: Iterable[Case], precision: Precision) -> tuple[Case, ...]:
     """
     plainly = precision is Precision.FLOAT32
     return cases_beside(case for case in cases if plainly or not case.settings)
-
-
-def _differing(
-    case: Case, observed: Mapping[str, Tensor], truth: Mapping[str, Tensor]
-) -> Continuation:
-    prompts = len(case.prompts)
-    return differing(continuation(observed, prompts), continuation(truth, prompts))
 
 
 def planned(

@@ -163,7 +163,8 @@ class Case:
     False in an intervention's clean run: same prompts and reads, no write. `settings` are what it
     requires of the engine (see `conformance.planning.engine_settings`). `forced` maps a run ("",
     "clean", "edited") to the token ids forced on each prompt's continuation (reference only); empty
-    when it runs freely.
+    when it runs freely. `observed` is the file of a candidate's observations that the reference
+    runs along, with `along`, its content's digest, in the key.
     """
 
     scenario: Id
@@ -175,11 +176,15 @@ class Case:
     steps: int = 1
     active: bool = True
     forced: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    observed: str = ""
+    along: str = ""
 
     @property
     def key(self) -> str:
-        """Return the name of the case's folder; a forced continuation has another."""
+        """Return the name of the case's folder; one along a candidate's run has another."""
         plain = f"{self.scenario}.{self.name}"
+        if self.along:
+            return f"{plain}~{digest(self.forced)}-{self.along}"
         return f"{plain}~{digest(self.forced)}" if self.forced else plain
 
 

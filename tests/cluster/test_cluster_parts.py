@@ -192,7 +192,7 @@ def test_no_file_is_unpacked_elsewhere(tmp_path: Path) -> None:
 def test_a_job_reads_what_came_with_it(tmp_path: Path) -> None:
     observed = tmp_path / "cells" / "observations.safetensors"
     plain = job("healthy", tmp_path)
-    case = Case(ONE_LAYER.name, "alone", ("a",), options={"observations": str(observed)})
+    case = Case(ONE_LAYER.name, "alone", ("a",), observed=str(observed))
     plain = dataclasses.replace(plain, cases=(*plain.cases, case), probe=tmp_path / "probe")
     assert set(luggage.places(plain)) == {plain.scenarios, tmp_path / "probe", observed}
     where = {
@@ -201,7 +201,7 @@ def test_a_job_reads_what_came_with_it(tmp_path: Path) -> None:
     moved = luggage.moved(plain, where)
     assert moved.probe == Path("/there/probe")
     assert moved.scenarios == Path("/there/faulty_scenarios")
-    assert moved.cases[-1].options["observations"] == "/there/observations.safetensors"
+    assert moved.cases[-1].observed == "/there/observations.safetensors"
     assert moved.cases[:-1] == plain.cases[:-1]
 
 

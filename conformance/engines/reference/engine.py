@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -26,6 +28,7 @@ from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
 from conformance.engines.reference.at_once import TestedGenerations
 from conformance.engines.reference.branches import find, observed
+from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
     TRUTH,
@@ -76,7 +79,9 @@ class ReferenceEngine:
         self.norms = tuple(
             float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
         )
-        self.tried = TestedGenerations(self._allowed(self._probe(TRUTH)))
+        #: The relative distance that two float32 computations may have.
+        self.allowed = self._allowed(self._probe(TRUTH))
+        self.tried = TestedGenerations(self.allowed)
         self.disagreement = self._disagreement(members(sdpa=sdpa))
         self.fresh = self._logits()
 
@@ -128,17 +133,36 @@ class ReferenceEngine:
         return module
 
     def member(self, member: EnsembleMember) -> ReferenceModel:
-        module = self._weights(member)
+        self._weights(member)
         if member not in self.members:
             others = None if member == TRUTH else Others(self.member(TRUTH), self.tried)
-            module = self._weights(member)  # the recursive call may have changed the attention
-            model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms, others)
+            model = self._model(member, others)
             if member == TRUTH:
+                module = self._weights(member)
                 model.branches = find(
                     module, list(follow(module, self.path)), lambda: self._probe(TRUTH)
                 )
             self.members[member] = model
         return self.members[member]
+
+    def _model(
+        self,
+        member: EnsembleMember,
+        others: Others | None,
+        anew: Decisions | None = None,
+    ) -> ReferenceModel:
+        weights = self._weights(member)
+        return ReferenceModel(
+            weights, self.tokenizer, member, self.path, self.norms, others, anew=anew
+        )
+
+    def _anew(
+        self, scenario: Scenario, case: Case, decisions: Decisions
+    ) -> tuple[ReferenceModel, dict[str, Tensor]]:
+        """Run the reference with ties decided the other way, and nothing reused."""
+        model = self._model(TRUTH, None, decisions)
+        model.branches = self.member(TRUTH).branches
+        return model, self._member_run(model, scenario, case, case.forced)
 
     def group(self) -> Group:
         config = self.modules[torch.float32].config.get_text_config()
@@ -164,25 +188,33 @@ class ReferenceEngine:
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
         """Return the observations of the reference and all requested baseline runs. The latter are
-        held to the reference's tokens, so that all are judged in one context. A forced case returns
-        only the forced runs. Raises Refused if the model lacks what the case needs.
+        held to the reference's tokens, so that all are judged in one context. A case along other
+        tokens returns only the forced runs, one along a candidate's experts all of them. Raises
+        Refused if the model lacks what the case needs.
         """
         if scenario.name != self.scenario:
             self.scenario = scenario.name
             for model in self.members.values():
                 model.forget_parts()
-        require_layers(case, len(self.member(TRUTH).modules))
-        self.member(TRUTH).parts.require(scenario.needs(case))
-        truth = self._member_run(TRUTH, scenario, case, case.forced)
+        model, others = self.member(TRUTH), None
+        require_layers(case, len(model.modules))
+        model.parts.require(scenario.needs(case))
+        if case.along:
+            again = partial(self._anew, scenario, case)
+            model, truth = along_experts(load_file(case.observed), again, self.allowed)
+            others = Others(model, TestedGenerations(self.allowed))
+        else:
+            truth = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(truth, len(case.prompts))
         values_by_name = {f"truth|{site}": value for site, value in truth.items()}
-        branches = observed(truth, self.member(TRUTH).unedited())
+        branches = observed(truth, model.unedited())
         values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
         values_by_name |= {
-            f"aux|{site}": value for site, value in self._ties(scenario, case, truth)
+            f"aux|{site}": value for site, value in _ties(scenario, case, truth, model)
         }
         for member in self._wanted(scenario, case):
-            values = self._member_run(member, scenario, case, forced)
+            run = self._model(member, others, {}) if others else self.member(member)
+            values = self._member_run(run, scenario, case, forced)
             values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
         if scenario.name not in (PROBING.name, ONE_LAYER.name):
             values_by_name |= dict(self._defined_otherwise(scenario, case, forced))
@@ -195,12 +227,10 @@ class ReferenceEngine:
         module = self.modules[torch.float32]
         for name, entered in definitions(module).items():
             member = replace(TRUTH, name=f"{DEFINITION}{name}")
-            self._weights(member)
             if member not in self.members:
-                model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
-                self.members[member] = model
+                self.members[member] = self._model(member, None)
             with entered(module):
-                values = self._member_run(member, scenario, case, forced)
+                values = self._member_run(self.members[member], scenario, case, forced)
             yield from ((f"{member.name}|{site}", value) for site, value in values.items())
 
     def _wanted(self, scenario: Scenario, case: Case) -> Sequence[EnsembleMember]:
@@ -219,12 +249,12 @@ class ReferenceEngine:
 
     def _member_run(
         self,
-        member: EnsembleMember,
+        model: ReferenceModel,
         scenario: Scenario,
         case: Case,
         forced: Mapping[str, tuple[tuple[int, ...], ...]],
     ) -> dict[str, Tensor]:
-        model = self.member(member)
+        self._weights(model.member)
         model.begin_case(case.prompts)
         # Each baseline run gets the time limit that a column has for its single run.
         event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
@@ -234,37 +264,38 @@ class ReferenceEngine:
             model.forced, model.twin = forced.get(name, ()), name
             return scenario.specification(model, twin)
 
-        return flatten_runs(scenario, case, run, only=tuple(case.forced))
-
-    def _ties(
-        self, scenario: Scenario, case: Case, truth: Mapping[str, Tensor]
-    ) -> Iterator[tuple[Site, Tensor]]:
-        """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
-        have the place of the observation, since a scenario may reorder or repeat its prompts.
-        """
-        runs = (*self.member(TRUTH).unedited(), *self.member(TRUTH).edited)
-        twins = ("clean", "edited") if scenario.twin(case) else ("",)
-        own = [tuple(self.member(TRUTH).tokenize(prompt)) for prompt in case.prompts]
-        for place, ids in places(truth, runs, own).items():
-            found: dict[tuple[int, int], Tensor] = {}
-            for run in runs:
-                if tuple(run.ids.tolist()) not in ids:
-                    continue
-                for step, ties in enumerate(run.ties):
-                    for layer, tokens in ties.items():
-                        before = found.get((step, layer))
-                        found[step, layer] = tokens if before is None else before | tokens
-            for (step, layer), tokens in found.items():
-                if bool(tokens.any()):
-                    for twin in twins:
-                        site = Site(TIED, prompt=place, step=step, layer=layer, run=twin)
-                        yield site, tokens.to(torch.uint8)
+        return flatten_runs(scenario, case, run, only=() if case.along else tuple(case.forced))
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.tokenizer(prompt).input_ids) for prompt in case.prompts)
 
     def close(self) -> None:
         pass
+
+
+def _ties(
+    scenario: Scenario, case: Case, truth: Mapping[str, Tensor], model: ReferenceModel
+) -> Iterator[tuple[Site, Tensor]]:
+    """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
+    have the place of the observation, since a scenario may reorder or repeat its prompts.
+    """
+    runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
+    twins = ("clean", "edited") if scenario.twin(case) else ("",)
+    own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
+    for place, ids in places(truth, runs, own).items():
+        found: dict[tuple[int, int], Tensor] = {}
+        for run in runs:
+            if tuple(run.ids.tolist()) not in ids:
+                continue
+            for step, ties in enumerate(run.ties):
+                for layer, tokens in ties.items():
+                    before = found.get((step, layer))
+                    found[step, layer] = tokens if before is None else before | tokens
+        for (step, layer), tokens in found.items():
+            if bool(tokens.any()):
+                for twin in twins:
+                    site = Site(TIED, prompt=place, step=step, layer=layer, run=twin)
+                    yield site, tokens.to(torch.uint8)
 
 
 def places(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,11 +21,11 @@ from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
 from conformance.engines.reference.at_once import Edit
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import EnsembleMember, other_forwards
+from conformance.engines.reference.ensemble import TRUTH, EnsembleMember, other_forwards
+from conformance.engines.reference.expert_choice import ExpertChoice, Routing, Tie, blocks, routed
 from conformance.engines.reference.known import PrefillOutputs, same, unchanged
 from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
 from conformance.engines.reference.patched_forward import Forwards, exchanged
-from conformance.engines.reference.router_ties import Ties, blocks, router_ties
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited
 from conformance.engines.tree import follow
@@ -41,8 +41,9 @@ class PromptRun:
     """The results for one prompt, one list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` [vocabulary], `tokens[s]` int64 [1], `ids` int64 [tokens] the prompt's.
     `branches[s]` is what unedited reference runs record for the diagnosis, and `parts[s]` what was
-    requested. `ties[s]`, only in the reference, are the tokens whose experts depend on rounding, by
-    layer. `at_once` says that one forward computed all steps.
+    requested. `experts[s]`, in float32, are the experts of the tokens by layer, and `ties[s]`, only
+    in the reference, the tokens whose experts depend on rounding. `at_once` says that one forward
+    computed all steps.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
@@ -51,7 +52,8 @@ class PromptRun:
     branches: list[Step] = field(default_factory=list)
     parts: list[Seen] = field(default_factory=list)
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    ties: list[Ties] = field(default_factory=list)
+    experts: list[dict[int, ExpertChoice]] = field(default_factory=list)
+    ties: list[dict[int, Tensor]] = field(default_factory=list)
     at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
@@ -75,7 +77,7 @@ class PromptRun:
         """Return the first `steps` steps of this run."""
         if steps == len(self.tokens):
             return self
-        per_step = ("stream", "logits", "tokens", "branches", "parts", "ties")
+        per_step = ("stream", "logits", "tokens", "branches", "parts", "experts", "ties")
         return replace(self, **{name: getattr(self, name)[:steps] for name in per_step})
 
 
@@ -124,7 +126,11 @@ class Others(NamedTuple):
 
 
 class ReferenceModel:
-    """The `model` object of a scenario's reference: the reference or one baseline run."""
+    """The `model` object of a scenario's reference: the reference or one baseline run.
+
+    If it runs each prompt `anew`, nothing is reused between calls of `run`: the ties of the call
+    with this number (from 0) are decided the other way.
+    """
 
     def __init__(
         self,
@@ -134,8 +140,12 @@ class ReferenceModel:
         layers: str,
         norms: tuple[float, ...],
         others: Others | None = None,
+        anew: Mapping[int, Collection[Tie]] | None = None,
     ) -> None:
         self.module = module
+        self.anew = anew
+        #: The runs of the current case, one for each call, if they are made anew.
+        self.runs: list[PromptRun] = []
         self.others = others
         self.tokenizer = tokenizer
         self.member = member
@@ -151,13 +161,17 @@ class ReferenceModel:
         self.parts, self.arranged = parts_of(module, layers)
         #: The unedited runs, each with the prompt's ids followed by the names of the kept parts.
         self._unedited: list[tuple[tuple[Any, ...], PromptRun]] = []
+        #: The forwards of `every_logits` in the current case.
+        self.prefills: list[PromptRun] = []
         #: The edited runs of the current case; below, how many there were before it.
         self.edited: list[PromptRun] = []
         self._edited_before = 0
-        self._choosing = blocks(self.modules) if others is None else {}
+        # In bf16 ties are frequent; the judge allows for other experts there.
+        self._choosing = blocks(self.modules) if member.dtype is torch.float32 else {}
         self._ids: dict[str, list[int]] = {}
         self._known = PrefillOutputs(_PADDED if member.pad else sys.maxsize)
-        self._tried = False
+        self._known.usable = anew is None
+        self._tried = anew is not None
         # As in `generate`: with a large vocabulary, compute only the last token's logits.
         known = inspect.signature(module.forward).parameters
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
@@ -212,6 +226,11 @@ class ReferenceModel:
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
         changes = RunEdits(edits or {}, given or {}, at or {}, chosen or {})
+        if self.anew is not None:
+            self.runs.append(self._generate(ids, changes, steps, forced, parts))
+            if not changes.any:
+                self._unedited.append(((ids, *parts), self.runs[-1]))
+            return self.runs[-1]
         if changes.any:
             run = None
             if not changes.elsewhere and not parts:
@@ -264,11 +283,16 @@ class ReferenceModel:
     def every_logits(self, prompt: str) -> Tensor:
         """Return [tokens, vocabulary]: the logits after each token of a prompt."""
         ids = torch.tensor([self.tokenize(prompt)], device=self.module.device)
+        run = PromptRun(ids=ids[0])
+        routing = self._routing(run, tuple(ids[0].tolist()), (), 1, edited=False)
+        self.prefills.append(run)
+        if self.anew is not None:
+            self.runs.append(run)
         inputs, mask, rows = self._batch(ids)
         known = inspect.signature(self.module.forward).parameters
         places = (mask.cumsum(-1) - 1).clamp_min(0)
         more = {"position_ids": places} if rows and "position_ids" in known else {}
-        with exchanged(self._forwards):
+        with routed(self.module, self._choosing, routing, rows), exchanged(self._forwards):
             output = self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **more)
         logits: Tensor = output.logits[0, rows:]
         return logits
@@ -297,11 +321,12 @@ class ReferenceModel:
         begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
         with ExitStack() as stack:
             choosing = {
-                block: of
-                for block, of in self._choosing.items()
-                if of[0] not in changes.router_inputs
+                module: block
+                for module, block in self._choosing.items()
+                if block.layer not in changes.router_inputs
             }
-            stack.enter_context(router_ties(self.module, choosing, run.ties))
+            routing = self._routing(run, prompt, forced[: steps - 1], steps, edited=changes.any)
+            stack.enter_context(routed(self.module, choosing, routing, rows))
             stack.enter_context(exchanged(begun))
             if changes.at:  # first, so that the recorded values include their changes
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
@@ -334,6 +359,31 @@ class ReferenceModel:
             )
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run
+
+    def _routing(
+        self,
+        run: PromptRun,
+        prompt: tuple[int, ...],
+        tokens: tuple[int, ...],
+        steps: int,
+        *,
+        edited: bool,
+    ) -> Routing:
+        """Return what a run, which is filled, must choose: a baseline run takes the experts of the
+        reference's run, so that a tie is decided alike.
+        """
+        number = len(self.runs)
+        if self.others is None:
+            otherwise = (self.anew or {}).get(number, ())
+            find = self.member.name == TRUTH.name
+            return Routing((), otherwise, find_ties=find, choices=run.experts, ties=run.ties)
+        truth = self.others.truth
+        if truth.anew is not None:
+            held = truth.runs[number].experts if number < len(truth.runs) else []
+        else:
+            of = truth.along(prompt, tokens, steps, len(self.edited) + 1 if edited else 0)
+            held = of.experts if of else truth.prefill(prompt)
+        return Routing(held, choices=run.experts)
 
     def _at_once(
         self,
@@ -388,6 +438,11 @@ class ReferenceModel:
                 return run.first(steps)
         return None
 
+    def prefill(self, prompt: Sequence[int]) -> list[dict[int, ExpertChoice]]:
+        """Return the experts of a prompt whose logits were all computed in the current case."""
+        same = (run.experts for run in self.prefills if run.ids.tolist() == list(prompt))
+        return next(same, [])
+
     def number(self, in_case: int) -> int:
         """Return the number of an edited run of the current case among all cases'; 0 stays 0."""
         return self._edited_before + in_case if in_case else 0
@@ -395,7 +450,7 @@ class ReferenceModel:
     def begin_case(self, prompts: tuple[str, ...]) -> None:
         """Start a case with these prompts."""
         self._edited_before += len(self.edited)
-        self.prompts, self.edited = prompts, []
+        self.prompts, self.edited, self.prefills, self.runs = prompts, [], [], []
 
     def _begun(
         self, prompt: tuple[int, ...], changes: RunEdits

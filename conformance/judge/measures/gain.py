@@ -91,10 +91,9 @@ class Effect:
 class Twin:
     """The candidate's rows [T, D] of a clean and an edited run, and the noise floors of both.
 
-    `still` bool [T] are the rows that must not change by one bit; None means none. `excused` are
-    rows that are not judged: rounding chose another expert for them. `repeats` says whether the
-    engine is bitwise reproducible: if not, its two runs differ by rounding before any write, and
-    that does not cancel.
+    `still` bool [T] are the rows that must not change by one bit; None means none. `repeats` says
+    whether the engine is bitwise reproducible: if not, its two runs differ by rounding before any
+    write, and that does not cancel.
     """
 
     clean: Tensor
@@ -103,7 +102,6 @@ class Twin:
     after: Floor
     still: Tensor | None = None
     repeats: bool = True
-    excused: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +152,7 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[ObservedChange]:
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
         exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
-        counts = np.ones(len(twin.clean), bool) if twin.excused is None else ~twin.excused.numpy()
-        computed.append(_change(sums.at(rows), exact & counts, counts, limits))
+        computed.append(_change(sums.at(rows), exact, limits))
     return computed
 
 
@@ -164,12 +161,10 @@ def _apart(twin: Twin) -> Tensor:
     return math.sqrt(2) * twin.before.noise * (not twin.repeats)
 
 
-def _change(
-    sums: _Sums, exact: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_], limits: Limits
-) -> ObservedChange:
-    """Compute a change; `exact` rows may not change by a bit, rows not in `counts` are ignored."""
-    touched = (np.sqrt(sums.tt) > UNTOUCHED * sums.scale) & counts
-    leak = np.where(touched | ~counts, 0.0, _leak(sums))
+def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> ObservedChange:
+    """Compute a change; `exact` rows may not change by a bit."""
+    touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
+    leak = np.where(touched, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
     if not touched.any():

@@ -1,14 +1,21 @@
-"""Which tokens a router has two experts for: asked of the block itself, and seen by nobody else."""
+"""Ties of routers: found without being observed, and decided as a candidate decided them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, Parameter
+from transformers import MixtralConfig, MixtralForCausalLM
 
+from conformance.engines.reference.at_once import TestedGenerations as Tested
+from conformance.engines.reference.candidates_experts import along_experts
 from conformance.engines.reference.engine import places
-from conformance.engines.reference.model import PromptRun
-from conformance.engines.reference.router_ties import blocks, router_ties
+from conformance.engines.reference.ensemble import TRUTH
+from conformance.engines.reference.expert_choice import Routing, blocks, routed
+from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
 
 WIDTH, EXPERTS = 16, 4
 
@@ -62,25 +69,127 @@ def test_a_token_within_a_rounding_of_two_experts_is_tied() -> None:
     model.layers[0].gate.weight[2:] *= 1e-3
     value = torch.stack([between_two(model, share) for share in (1e-2, 1e-8, -1e-2, -1e-8)])
     found = blocks(list(model.layers))
-    assert [layer for layer, _ in found.values()] == [0]
+    assert [block.layer for block in found.values()] == [0]
     seen: list[int] = []
-    steps: list[dict[int, Tensor]] = []
-    with router_ties(model, found, steps):
+    routing = Routing(find_ties=True)
+    with routed(model, found, routing):
         handle = model.layers[0].gate.register_forward_hook(lambda *_: seen.append(1))
         usual = model(value)
         model(value[:1])
         handle.remove()
-    assert [step[0].tolist() for step in steps] == [[False, True, False, True], [False]]
+    assert [step[0].tolist() for step in routing.ties] == [[False, True, False, True], [False]]
     assert len(seen) == 2, "others saw that the block was asked again"
     assert torch.equal(model(value), usual)
 
 
 def test_a_model_without_experts_is_not_asked() -> None:
-    steps: list[dict[int, Tensor]] = []
+    routing = Routing(find_ties=True)
     model = Linear(WIDTH, WIDTH)
-    with router_ties(model, blocks([model]), steps):
+    with routed(model, blocks([model]), routing):
         model(torch.randn(2, WIDTH))
-    assert steps == []
+    assert routing.ties == []
+
+
+IDS, TIED = (5, 9, 11, 3, 7, 2), 3
+
+
+@pytest.fixture(scope="module")
+def mixture() -> MixtralForCausalLM:
+    """The router of layer 1 scores two experts equally for one token."""
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        head_dim=8,
+        initializer_range=0.5,
+    )
+    model = MixtralForCausalLM(config).eval()
+    router, inputs = model.model.layers[1].mlp.gate, []
+    handle = router.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    with torch.no_grad():
+        model(torch.tensor([IDS]))
+        handle.remove()
+        token = inputs[0].reshape(-1, 16)[TIED]
+        best, other = (router.weight @ token).sort(descending=True).indices[:2]
+        short = (router.weight[best] - router.weight[other]) @ token
+        router.weight[other] += token * short / (token @ token)
+    return model
+
+
+def test_one_token_is_tied(mixture) -> None:
+    model = reference(mixture, {})
+    model.run(IDS)
+    ties = model.runs[0].ties[0]
+    assert {layer: tokens.nonzero().flatten().tolist() for layer, tokens in ties.items()} == {
+        0: [],
+        1: [TIED],
+        2: [],
+    }
+
+
+def reference(module, decisions, others=None) -> ReferenceModel:
+    norms = (1.0,) * len(module.model.layers)
+    member = TRUTH if others is None else replace(TRUTH, name="float32_other")
+    return ReferenceModel(module, None, member, "model.layers", norms, others, anew=decisions)
+
+
+def values_of(run: PromptRun) -> dict[str, Tensor]:
+    streams = {f"p0/s0/stream.{layer}": value for layer, value in run.stream[0].items()}
+    return streams | {"p0/s0/logits": run.logits[0]}
+
+
+def with_other_experts(module) -> dict[str, Tensor]:
+    """What an engine computes that decides the tie the other way."""
+
+    def exchange(_, args):
+        value, experts, weights = args
+        scores = module.model.layers[1].mlp.gate.weight @ value[TIED]
+        first, second = scores.sort(descending=True).indices[:2]
+        experts = experts.clone()
+        experts[TIED, 0] = second if experts[TIED, 0] == first else first
+        return value, experts, weights
+
+    handle = module.model.layers[1].mlp.experts.register_forward_pre_hook(exchange)
+    try:
+        return values_of(reference(module, {}).run(IDS))
+    finally:
+        handle.remove()
+
+
+def along(module, observed: dict[str, Tensor]):
+    def run(decisions):
+        model = reference(module, decisions)
+        return model, values_of(model.run(IDS))
+
+    return along_experts(observed, run, allowed=1e-5)
+
+
+def test_the_reference_takes_the_experts_that_a_candidate_took(mixture) -> None:
+    observed = with_other_experts(mixture)
+    model, truth = along(mixture, observed)
+    for site, value in observed.items():
+        torch.testing.assert_close(truth[site], value, rtol=1e-4, atol=1e-5)
+    usual = values_of(reference(mixture, {}).run(IDS))
+    assert not torch.allclose(usual["p0/s0/logits"], observed["p0/s0/logits"], atol=1e-3)
+    # A baseline run takes the same experts, whatever it would choose.
+    others = Others(model, Tested(1e-5))
+    own = values_of(reference(mixture, {}, others).run(IDS))
+    torch.testing.assert_close(own["p0/s0/logits"], truth["p0/s0/logits"])
+
+
+def test_a_row_that_no_tie_explains_stays_off(mixture) -> None:
+    observed = with_other_experts(mixture)
+    observed["p0/s0/stream.1"] = observed["p0/s0/stream.1"] + 0.1
+    _, truth = along(mixture, observed)
+    usual = values_of(reference(mixture, {}).run(IDS))
+    assert not torch.allclose(truth["p0/s0/stream.1"], observed["p0/s0/stream.1"], atol=1e-2)
+    assert torch.equal(truth["p0/s0/stream.0"], usual["p0/s0/stream.0"])
 
 
 def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> PromptRun:
