@@ -265,7 +265,8 @@ class ParsedFile:
 
     def importing(self, module: str) -> tuple[Splice, ...]:
         """Return the splice that imports a module, none if the file already imports it."""
-        if re.search(rf"^import {module}\b", self.text, flags=re.MULTILINE):
+        binds = rf"^import (?:.*, *)?{module}(?:\.\w+)* *(?:[,;#].*)?$"
+        if re.search(binds, self.text, flags=re.MULTILINE):
             return ()
         body = self.module.body
         first = next((one for one in body if not m.matches(one, _OPENING)), body[0])
@@ -306,6 +307,25 @@ class ParsedFile:
             node = node.value
         return self.code(node), tuple(indexes)
 
+    def full_path(self, path: str) -> str:
+        """Return the text of a module's path, with a local name for a module replaced by its path:
+        for `layer.mlp`, after `layer = model.layers[1]`, this is `model.layers[1].mlp`.
+        """
+        expanded: set[str] = set()
+        while (found := re.match(r"\w+", path)) and found[0] in self._modules.keys() - expanded:
+            expanded.add(found[0])
+            path = self._modules[found[0]] + path[found.end() :]
+        return path
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """The paths of the modules that the functions that may be edited assign to local names."""
+        assigns = self.expressions(cst.Assign)
+        named = (node for node in assigns if isinstance(node.targets[0].target, cst.Name))
+        paths = {node.targets[0].target.value: self.code(node.value) for node in named}
+        whole = re.compile(rf"[^\W\d]\w*(?:\.(?!(?:{'|'.join(VALUES)})\b)\w+|\[[^\[\]]*\])+")
+        return {name: path for name, path in paths.items() if whole.fullmatch(path)}
+
     @cached_property
     def _held_names(self) -> frozenset[str]:
         """The names assigned a module's value without indexes or other operations."""
@@ -319,6 +339,15 @@ class ParsedFile:
 _OPENING = m.SimpleStatementLine(
     body=[m.Expr(m.SimpleString()) | m.ImportFrom(module=m.Name("__future__"))]
 )
+
+
+def outermost(splices: Iterable[Splice]) -> list[Splice]:
+    """Return the splices, but of those that overlap only the first."""
+    kept: list[Splice] = []
+    for one in splices:
+        if not any(one.start < other.end and other.start < one.end for other in kept):
+            kept.append(one)
+    return kept
 
 
 def is_python(text: str) -> bool:

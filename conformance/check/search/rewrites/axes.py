@@ -12,7 +12,7 @@ from conformance.check.search.program import ParsedFile, joined
 from conformance.check.search.rewrites.reads import without_batch
 
 #: Tensor methods and functions that take an axis, or the sizes of axes.
-_OF_AXES = re.compile(
+OF_AXES = re.compile(
     r"all|amax|amin|any|argmax|argmin|argsort|cat|chunk|concat|cumsum|expand|flatten|flip|gather"
     r"|index_select|log_softmax|logsumexp|max|mean|median|min|movedim|narrow|norm|permute|prod"
     r"|repeat|reshape|roll|scatter|select|size|softmax|sort|split|squeeze|stack|std|sum|swapaxes"
@@ -50,7 +50,7 @@ def drop_batch_index(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 def shift_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Renumber an axis without the batch axis: `dim=1` becomes `dim=0`."""
     for node in program.expressions(cst.Call):
-        if not _OF_AXES.fullmatch(program.code(node.func).rpartition(".")[2]):
+        if not OF_AXES.fullmatch(program.code(node.func).rpartition(".")[2]):
             continue
         axes = [arg.value for arg in node.args if isinstance(arg.value, cst.Integer)]
         lower = [program.swap(axis, str(int(axis.value) - 1)) for axis in axes]

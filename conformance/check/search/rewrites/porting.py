@@ -6,8 +6,8 @@ The search for a file with only `hf` starts from the best port, and rewrites wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -23,6 +23,7 @@ from conformance.check.search.program import (
     is_python,
     joined,
     names_in,
+    outermost,
     split_index,
 )
 from conformance.check.search.rewrites.logits import joined_projection
@@ -61,6 +62,16 @@ def port_statement(program: ParsedFile, statement: Statement, clues: Clues) -> l
     return list(dict.fromkeys([*found, statement.text]))[:5]
 
 
+def port_with_names(
+    program: ParsedFile, statement: Statement, clues: Clues, names: Mapping[str, str], *, axis: bool
+) -> list[str]:
+    """Return a statement's possible forms on vLLM, the likeliest first, with local names replaced
+    by `names`. With `axis`, a read of a module gets the batch axis that vLLM's values lack.
+    """
+    ports = (replace(port, names=names, axis=axis) for port in _ports(program, clues))
+    return list(dict.fromkeys(port.statement(statement) for port in ports if not port.batch))
+
+
 def _ports(program: ParsedFile, clues: Clues) -> list[_Port]:
     order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
     pairs = (True, False) if clues.dual else (False, True)
@@ -86,7 +97,7 @@ def without_old_habits(program: ParsedFile, clues: Clues) -> tuple[str, str]:
                 "returned a tuple: now it takes columns of the first prompt, so `hf` is read as "
                 f"`{text}`"
             )
-    return program.replaced(_outermost(found)), words
+    return program.replaced(outermost(found)), words
 
 
 def _split(text: str, clues: Clues) -> Iterator[str]:
@@ -111,6 +122,8 @@ class _Port:
     tensors: str
     batch: bool
     pairs: bool
+    names: Mapping[str, str] = field(default_factory=dict)
+    axis: bool = False
 
     def file(self) -> str:
         """Return the file with `vllm`, and with ported copies of the functions that `hf` calls."""
@@ -139,7 +152,7 @@ class _Port:
 
     def _part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
         """Return a byte range of the file, ported to vLLM."""
-        return self.program.part(start, end, _outermost(splices))
+        return self.program.part(start, end, outermost(splices))
 
     def _called(self) -> list[str]:
         """Return the names of the file's functions that `hf` calls and that use modules' values."""
@@ -175,6 +188,9 @@ class _Port:
                 found := re.fullmatch(_LOGITS.format(self.clues.head), program.code(node))
             ):
                 yield program.swap(node, self._logits(*found.groups()))
+            elif isinstance(node, cst.Name) and node.value in self.names:
+                if is_read(program, node):
+                    yield program.swap(node, self.names[node.value])
             elif (access := program.access(node)) is not None:
                 yield program.swap(access.node, self._value(access))
 
@@ -203,21 +219,28 @@ class _Port:
 
     def _value(self, access: Access) -> str:
         """Return a module's value with its indexes, ported to vLLM."""
-        core, indexes = access.core, self._indexes(access)
+        value = self._tensor(access)
+        if self.axis and "." in access.core and not access.stored:
+            value = f"{value}[None]"
+        return joined(value, self._indexes(access))
+
+    def _tensor(self, access: Access) -> str:
+        """Return a module's value without its indexes, ported to vLLM."""
+        core = access.core
         if projection := joined_projection(core, self.clues.widths):
-            return joined(projection, indexes)
+            return projection
         part, role = core.split(".")[-2:] if "." in core else (core, "")
         pair = self.pairs and self.clues.dual
         if pair and role == "output" and re.search(r"norm$|^ln_", part):
-            return joined(f"{core}[0]", indexes)  # the other tensor is the sum so far
+            return f"{core}[0]"  # the other tensor is the sum so far
         pair = self.pairs or self.tensors != "one"
         if pair and role == "output" and re.search(_LINEAR, part):
-            return joined(f"{core}[0]", indexes)  # the other tensor is the bias, not yet added
+            return f"{core}[0]"  # the other tensor is the bias, not yet added
         if not self._is_stream(access) or "." not in core:
-            return joined(core, indexes)
+            return core
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
-            return joined(f"({core}[0] + {core}[1])", indexes)
-        return joined(core if self.tensors == "one" else f"{core}[0]", indexes)
+            return f"({core}[0] + {core}[1])"
+        return core if self.tensors == "one" else f"{core}[0]"
 
     def _logits(self, model: str, indexes: str) -> str:
         """Return the last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""
@@ -254,7 +277,7 @@ class _Port:
         part = access.core.rpartition(".")[0].rpartition(".")[2]
         if found[:1] == ["0"] and part.endswith(_TUPLES):
             found = found[1:]
-        if self.batch or not found:
+        if self.batch or (self.axis and not access.stored) or not found:
             return found
         head, *rest = split_index(found[0])
         if head not in _BATCH:
@@ -264,10 +287,15 @@ class _Port:
         return [", ".join(rest), *found[1:]] if rest else found[1:]
 
 
-def _outermost(splices: Iterable[Splice]) -> list[Splice]:
-    """Return the splices, but of those that overlap only the first."""
-    kept: list[Splice] = []
-    for one in splices:
-        if not any(one.start < other.end and other.start < one.end for other in kept):
-            kept.append(one)
-    return kept
+def is_read(program: ParsedFile, node: cst.Name) -> bool:
+    """Return whether a name is read, not assigned, and neither an attribute nor a keyword."""
+    parent = program.parents.get(node)
+    if isinstance(parent, (cst.Attribute, cst.Arg)):
+        return parent.value is node
+    aims = (cst.AssignTarget, cst.AugAssign, cst.CompFor, cst.For, cst.Param)
+    below: cst.CSTNode = node
+    while parent is not None and not isinstance(parent, cst.BaseSuite):
+        if isinstance(parent, aims) and below is getattr(parent, "target", below):
+            return False
+        below, parent = parent, program.parents.get(parent)
+    return True
