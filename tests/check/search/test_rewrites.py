@@ -12,6 +12,8 @@ from conformance.check.search.rewrites import REWRITES
 from conformance.check.values.known_values import ValuePlace
 
 HF = """\
+import torch.nn.functional as F
+
 PROMPT, STEPS = "The capital of France is", 3
 
 
@@ -23,7 +25,7 @@ def hf(model):
 
 """
 
-LAYER = "model.model.layers[2]"
+LAYER, EMBEDDING = "model.model.layers[2]", "model.model.embed_tokens"
 
 PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
 
@@ -217,6 +219,31 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             ["hidden = (model.model.norm(h) @ model.lm_head.weight.T).save()"],
             Clues(norms=("model.norm",)),
         ),
+        (
+            "compute_activation",
+            [f"mlp = {LAYER}.mlp", "hidden = mlp.act_fn.output[0].save()"],
+            [
+                f"mlp = {LAYER}.mlp",
+                f"hidden = F.silu({LAYER}.mlp.gate_up_proj.output[0].chunk(2, dim=-1)[0]).save()",
+            ],
+            Clues(widths={"gate_proj": 8, "up_proj": 8}),
+        ),
+        (
+            "scale_embedding",
+            [f"hidden = {EMBEDDING}.output[-1].save()"],
+            [
+                f"hidden = ({EMBEDDING}.output[-1] * {EMBEDDING}.output.shape[-1] ** 0.5).save()",
+            ],
+            Clues(embedding="model.embed_tokens"),
+        ),
+        (
+            "scale_embedding",
+            [f"{EMBEDDING}.output[0] += v"],
+            [
+                f"{EMBEDDING}.output[0] += (v) / {EMBEDDING}.output.shape[-1] ** 0.5",
+            ],
+            Clues(embedding="model.embed_tokens"),
+        ),
     ],
 )
 def test_the_right_version_is_among_what_a_rewrite_proposes(rewrite, before, after, clues):
@@ -335,3 +362,21 @@ def test_a_container_that_outlives_its_block_is_filled_behind_it(filled, inside,
     before, end, after = block.rpartition("    return")
     meant = f"{before}    {behind}\n{end}{after}"
     assert meant in {one.text for one in proposed(text, Clues()) if one.rewrite == "fill_inside"}
+
+
+@pytest.mark.parametrize(
+    ("imports", "added", "silu"),
+    [
+        ("import torch\n\n\n", "", "torch.nn.functional.silu"),
+        ("", "import torch\n\n", "torch.nn.functional.silu"),
+        ("import torch.nn as nn\n\n\n", "import torch\n\n", "torch.nn.functional.silu"),
+        ("from torch.nn import functional as fn\n\n\n", "", "fn.silu"),
+    ],
+)
+def test_an_activation_is_computed_with_a_function_that_the_file_imports(imports, added, silu):
+    before = "def vllm(model):\n    return {'a': mlp.act_fn.output}\n"
+    gate = "mlp.gate_up_proj.output[0].chunk(2, dim=-1)[0]"
+    after = before.replace("mlp.act_fn.output", f"{silu}({gate})")
+    found = {one.text for one in propose(imports + before, "vllm", Clues(widths={"gate_proj": 8}))}
+    assert added + imports + after in found
+    assert not [one for one in propose(imports + before, "vllm", Clues()) if "silu" in one.text]
