@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.check.search.change import Rewrite
 from conformance.check.search.rewrites import (
+    accessors,
     axes,
     counterparts,
     logits,
@@ -32,6 +33,7 @@ REWRITES: tuple[Rewrite, ...] = (
     logits.take_other_columns,
     modules.compute_activation,
     modules.scale_embedding,
+    accessors.take_accessor,
     requests.ask_greedily,
     requests.move_into_loop,
     requests.drop_condition,

@@ -12,10 +12,8 @@ from conformance.check.search.program import ParsedFile, joined, split_index
 from conformance.check.values.known_values import ValuePlace
 
 #: Names of the same part in several families, on transformers and on engines.
-_ALIKE = (
-    ("mlp", "block_sparse_moe", "feed_forward", "moe"),
-    ("self_attn", "attn", "attention", "self_attention"),
-)
+MLP = ("mlp", "block_sparse_moe", "feed_forward", "moe")
+ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 
 #: A sum of a module's two tensors.
 _SUM = re.compile(r"\(|sum\(")
@@ -92,7 +90,7 @@ def rename_module(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take another module of the layer, or the same module by its name in other families."""
     beside = tuple(name for name in clues.modules if "." not in name)
     for node in program.expressions(cst.Attribute):
-        for cost, names in (*((3, alike) for alike in _ALIKE), (5, beside)):
+        for cost, names in (*((3, alike) for alike in (MLP, ATTENTION)), (5, beside)):
             for other in names if node.attr.value in names else ():
                 yield change(cost, f"take the module `{other}`", program.swap(node.attr, other))
 
