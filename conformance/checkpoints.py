@@ -151,7 +151,7 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
             reasons.append(f"{describe(source)}: {error or type(error).__name__}")
     raise ConformanceError(
         f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
-        remedy="mend one of them, or add `- path: <local folder>` to its sources in models.yaml",
+        remedy="fix one of them, or add `- path: <local folder>` to its sources in models.yaml",
         code=ExitCode.UNEXPECTED,
     )
 

@@ -77,10 +77,10 @@ class Conclusion:
             passing = plural(count(Finding.STALE, 0), "cell")
             news.append(
                 f"{plural(stale, 'known gap')} {_is(stale)} gone ({passing} no longer fail): "
-                "mend known.yaml."
+                "fix known.yaml."
             )
         news += [
-            f"{plural(wrong, 'known gap')} {_is(wrong)} {standing}: mend known.yaml."
+            f"{plural(wrong, 'known gap')} {_is(wrong)} {standing}: fix known.yaml."
             for standing in (Standing.EXPIRED, Standing.REDUNDANT)
             if (wrong := self.wrong.get(standing))
         ]

@@ -201,7 +201,7 @@ def _flow(match: Match) -> str:
             mapping[axis] = patterns[0] if len(patterns) == 1 else list(patterns)
     if not mapping:
         raise ConformanceError(
-            "an entry would excuse every cell", remedy="nothing runs any more: mend that first"
+            "an entry would excuse every cell", remedy="nothing runs any more: fix that first"
         )
     mapping.fa.set_flow_style()
     return f"{{ {_dumped(mapping, width=1 << 20)[1:-1]} }}"

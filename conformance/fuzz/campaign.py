@@ -379,7 +379,7 @@ class Campaign:
         columns = {backend.id for backend in self.backends}
         expected = {column: kind for column, kind in entry.fails.items() if column in columns}
         kinds = {column: failure.kind for column, failure in failures.items()}
-        mended, changed = list(self.state.mended), list(self.state.changed)
+        fixed, changed = list(self.state.fixed), list(self.state.changed)
         if kinds and expected == kinds:
             # What fails as recorded need not be minimised again.
             difference = ProgramDifference(
@@ -392,13 +392,13 @@ class Campaign:
             )
             self.state = replace(self.state, differences=(*self.state.differences, difference))
         if expected and not kinds:
-            mended.append(name)
+            fixed.append(name)
         elif expected != kinds:
             changed.append(f"{name} fails as {kinds} on {model}, and not as {expected}")
         self.state = replace(
             self.state,
             replayed=self.state.replayed + 1,
-            mended=tuple(mended),
+            fixed=tuple(fixed),
             changed=tuple(changed),
         )
 

@@ -50,7 +50,7 @@ class CampaignState:
     differences: tuple[ProgramDifference, ...] = ()
     waiting: tuple[ProgramDifference, ...] = ()
     replayed: Tally = 0
-    mended: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     harness: tuple[str, ...] = ()
     undetermined: Mapping[str, Tally] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def summary(state: CampaignState) -> Iterator[str]:
     )
     for words, count in sorted(state.refusals.items(), key=lambda item: -item[1]):
         yield f"refused {count} times: {words}"
-    for name in state.mended:
+    for name in state.fixed:
         yield f"the corpus' {name} passes now: remove its file"
     for name in state.changed:
         yield f"the corpus' {name}"
@@ -114,7 +114,7 @@ def exit_code(state: CampaignState) -> ExitCode:
     if state.harness or _too_many_undetermined(state):
         return ExitCode.HARNESS
     unknown = any(not difference.explained for difference in state.differences)
-    return ExitCode.UNEXPECTED if unknown or state.mended or state.changed else ExitCode.OK
+    return ExitCode.UNEXPECTED if unknown or state.fixed or state.changed else ExitCode.OK
 
 
 def _too_many_undetermined(state: CampaignState) -> bool:

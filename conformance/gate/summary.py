@@ -131,7 +131,7 @@ def _entries(decision: Decision) -> Iterator[Table]:
         words = standing.value
         if standing is Standing.USED:
             words = f"used ({cells})" if cells else "its cells fail otherwise"
-        standing_words = Text(words, tag="mend" * (index in decision.wrong_entries))
+        standing_words = Text(words, tag="fix" * (index in decision.wrong_entries))
         verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
         line = decision.known.where(index)
         rows.append((line, describe(entry), verdicts, standing_words, entry.reason))

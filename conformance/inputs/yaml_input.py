@@ -70,14 +70,12 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
             f"is not YAML: {error.problem or error.context}",
             path=path,
             line=error.problem_mark.line + 1 if error.problem_mark else None,
-            remedy="mend the syntax there or in the line before",
+            remedy="fix the syntax there or in the line before",
         ) from error
     except Exception as error:  # RecursionError, and ruamel.yaml's errors without a position
         deep = isinstance(error, RecursionError)
         words = "it is too long, or nested too deeply" if deep else _first(error)
-        raise ConformanceError(
-            f"is not YAML: {words}", path=path, remedy="mend what stands there"
-        ) from error
+        raise ConformanceError(f"is not YAML: {words}", path=path, remedy="fix it") from error
     if not isinstance(tree, CommentedMap):
         raise ConformanceError("holds no mapping", path=path, remedy=holds)
     try:

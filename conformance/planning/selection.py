@@ -191,7 +191,7 @@ def check_sources(models: Sequence[Model], path: Path) -> None:
                 f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
                 path=path,
                 line=manifests.line(path, model.id),
-                remedy="mend one of them, or name other `sources`",
+                remedy="fix one of them, or name other `sources`",
             )
 
 

@@ -42,7 +42,7 @@ def addressee(cell: CellResult, column: Column) -> UpstreamProject:
         return UpstreamProject.NNSIGHT
     if side in {Side.HARNESS, Side.PIPELINE}:
         raise ConformanceError(
-            f"{cell.id} is this project's own to mend: {cell.attribution}",
+            f"{cell.id} is this project's own to fix: {cell.attribution}",
             remedy="if you know better, say whose it is: --to nnsight, vLLM or transformers",
         )
     raise ConformanceError(
@@ -214,8 +214,8 @@ def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
 
 def _again(script: str, file: str) -> Iterator[str]:
     yield (
-        f"`python {_code(file)}` makes the model, runs the trace and the truth, compares, and "
-        "exits with 1 while the failure is there, with 0 when it is mended."
+        f"`python {_code(file)}` makes the model, runs the trace and the reference, compares them, and "
+        "exits with 1 while the failure is there, with 0 when it is fixed."
     )
     yield ""
     yield "<details><summary>the script</summary>"

@@ -127,7 +127,7 @@ def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_failure_than_the_recorded_one_is_told_apart(broken: Ran, tmp_path: Path) -> None:
-    """The negative control: the script of a dropped write, whose write is mended halfway."""
+    """The negative control: the script of a dropped write, whose write is fixed halfway."""
     path = written(broken, "dropped_write[llama-hf-all]", tmp_path, scenarios=BROKEN)
     text = path.read_text(encoding="utf-8")
     line = "        _ = layer.stream + vector\n"

@@ -114,15 +114,15 @@ def test_a_pre_release_is_built_gated_and_compared(wheels, cache, tmp_path, shel
         for column, made in zip(columns, environments, strict=True)
     }
     groups = [group("llama", name, versions=each) for name, each in versions.items()]
-    (one, native), (new, mended) = columns[:2], columns[2:]
+    (one, native), (new, fixed) = columns[:2], columns[2:]
     refused = cell(
         "llama", native.id, "clean", "all", verdict=Verdict.UNSUPPORTED, reason="no pipeline stages"
     )
     before = [cell("llama", one.id, "clean", "all"), refused]
     broken = cell("llama", new.id, "clean", "all", verdict=Verdict.ERROR, reason="out of order")
-    after = [broken, cell("llama", mended.id, "clean", "all")]
+    after = [broken, cell("llama", fixed.id, "clean", "all")]
     stored(tmp_path / "reports", "before", (one, native), before, groups[:2])
-    stored(tmp_path / "reports", "after", (new, mended), after, groups[2:])
+    stored(tmp_path / "reports", "after", (new, fixed), after, groups[2:])
 
     known = ["--known", str(tmp_path / "known.yaml")]
     code, text = shell("gate", "before", *known)

@@ -146,8 +146,8 @@ def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
     assert entry.reason == "hooks.py, line 3: no hook is left"
     assert "/" not in entry.reason
     assert len(found.changes) == 1
-    mended = cell("mamba2", "vllm-pp2", "ablation", "all")
-    narrowed = updated(tmp_path, found.text, results(cells=[cells[0], mended, *rest]))
+    fixed = cell("mamba2", "vllm-pp2", "ablation", "all")
+    narrowed = updated(tmp_path, found.text, results(cells=[cells[0], fixed, *rest]))
     assert "also" not in narrowed.text
     (tmp_path / "known.yaml").write_text(narrowed.text)
     (entry,) = expectations.load(tmp_path / "known.yaml").entries

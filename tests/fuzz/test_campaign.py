@@ -332,13 +332,13 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
     assert kept.program == LEAST and kept.why == "known to be so"
     one = running(tmp_path, tally.CampaignState(ASKED))
     one._replayed("llama", LEAST, shows(LEAST))
-    assert not one.state.mended and not one.state.changed and one.state.replayed == 1
+    assert not one.state.fixed and not one.state.changed and one.state.replayed == 1
     again = replace(LEAST, prompts=("x", "y", "z"))
     one._take_up("llama", again, shows(again))
     [known] = one.state.differences
     assert (known.explained, known.again) == ("known to be so", 1) and not one._in_work
     one._replayed("llama", LEAST, {})
-    assert one.state.mended == (path.stem,)
+    assert one.state.fixed == (path.stem,)
     one._replayed("llama", LEAST, {"hf": failing("hf")})
     assert path.stem in one.state.changed[0]
     path.write_text(path.read_text().replace('"mlp"', '"input"'))
@@ -363,7 +363,7 @@ def test_a_difference_of_the_corpus_is_not_new(tmp_path):
         ({}, ExitCode.OK),
         ({"differences": (difference(LEAST),)}, ExitCode.UNEXPECTED),
         ({"differences": (difference(LEAST, explained="x"),)}, ExitCode.OK),
-        ({"mended": ("x",)}, ExitCode.UNEXPECTED),
+        ({"fixed": ("x",)}, ExitCode.UNEXPECTED),
         ({"changed": ("x",)}, ExitCode.UNEXPECTED),
         ({"harness": ("x",), "differences": (difference(LEAST),)}, ExitCode.HARNESS),
         ({"undetermined": {"llama": 4}, "drawn": {"llama": 50}}, ExitCode.OK),

@@ -57,6 +57,6 @@ def test_a_block_at_the_top_is_told_how_to_become_a_function(tmp_path):
         read(tmp_path, text)
     assert caught.value.line == 3
     shown = "\n".join(line[6:] for line in caught.value.remedy.splitlines()[1:])
-    mended = read(tmp_path, shown + "\n")
-    assert list(mended.functions) == ["hf"]
+    fixed = read(tmp_path, shown + "\n")
+    assert list(fixed.functions) == ["hf"]
     assert '"h": h' in shown and "with model.trace('Hello'):" in shown

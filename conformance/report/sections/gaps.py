@@ -96,7 +96,7 @@ def _row(results: Results, index: int, cells: Sequence[CellResult]) -> tuple[Ent
     return (
         (
             Text(gap.reason, anchor=anchor(index)),
-            Text(f"{standing}; mend known.yaml" if wrong else "", Family.DOUBT, "?"),
+            Text(f"{standing}; fix known.yaml" if wrong else "", Family.DOUBT, "?"),
             Text(gap.link, link=gap.link if gap.link.startswith("https://") else ""),
             example,
         ),
