@@ -5,7 +5,7 @@
 
 Without a run the observations are made up: one real model (30 layers of width 576, 49,152
 logits) and 25 tiny ones (4 layers of width 256, 512 logits), with two prompts and seven
-honest runs. Prints the processor time of a cell of each kind, with a reference of its own and
+baseline runs. Prints the processor time of a cell of each kind, with a reference of its own and
 with one that serves all columns, and what the whole matrix takes at that rate on all cores,
 against the bar of 20 s.
 """
@@ -76,7 +76,7 @@ def sites(size: Size, kind: Kind) -> Iterator[tuple[Site, tuple[int, ...]]]:
 
 
 def observations(size: Size, kind: Kind) -> dict[str, dict[str, Tensor]]:
-    """The truth, the honest runs and a candidate, each with 1 % of noise of its own."""
+    """The reference, the baseline runs and a candidate, each with 1 % of noise of its own."""
     draw = torch.Generator().manual_seed(0)
     found: dict[str, dict[str, Tensor]] = {"truth": {}, "candidate": {}}
     for site, shape in sites(size, kind):

@@ -5,7 +5,7 @@
 
 Runs `conformance run` once under each set of conditions, whose observations are kept apart, and
 prints a line for each: cells, what was not expected, and how far the furthest float32 observation
-of a cell that passes is from the truth, in floors and as a share of its limit. Arguments behind
+of a cell that passes is from the reference, in floors and as a share of its limit. Arguments behind
 `--` are for `run`. Ends with 1 where a cell was not expected, or a run had none.
 """
 

@@ -79,8 +79,8 @@ def compare(
     reference = read_reference({TRUTH: true, **members}, twin=False, precision=kind)
     if isinstance(reference, str):
         raise ConformanceError(
-            f"the truth and the floor cannot be judged by: {reference}",
-            remedy="give honest computations of every value that the truth has, in its shape",
+            f"the reference and the floor cannot be judged by: {reference}",
+            remedy="give baseline runs of every value that the reference has, in its shape",
         )
     ids = ((0,),)  # a placeholder: there is no prompt
     return judge_cell(

@@ -173,7 +173,7 @@ def settle(
     ):
         return Settled(holds[0], tried)
     return Settled(
-        "", tried, f"several readings of {shapes} agree with the truth and differ: {tried}"
+        "", tried, f"several readings of {shapes} agree with the reference and differ: {tried}"
     )
 
 

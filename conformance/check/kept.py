@@ -142,7 +142,7 @@ def _scenario(asked: Asked) -> ScenarioInfo:
     first = files[0].path
     return ScenarioInfo(
         id=USER_TRACE.name,
-        meaning="A user's own trace: on transformers in float32 it is the truth.",
+        meaning="A user's own trace: on transformers in float32 it is the reference.",
         cases=tuple(file.name for file in files),
         path=f"{first.parent.name}/{first.name}" if len(files) == 1 else f"{len(files)} files",
         trace_source="\n\n".join(f"# {one.name}\n{one.text_of('vllm')}" for one in files),

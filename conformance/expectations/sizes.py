@@ -18,15 +18,16 @@ SIZED = frozenset({Verdict.WRONG, Verdict.DRIFT})
 #: Baseline runs of other prompts and machines differ in size, within the same order of magnitude.
 _ROOM = Decimal("1.5")
 #: What the judge says about any value that is off: verdicts, `judge.diagnosis` when no fault
-#: explains it, and the search for the layer.
+#: explains it, and the search for the layer. The last line is older wording.
 _OF_ANYTHING = """
 8 of 8 observations are off, first stream after layer 1 of prompt 0, step 1, clean run; logits of
 prompt 1, edited run and 6 more: every token off, by up to 200 × noise; judged in bf16 alone,
 float32 is unsupported; in bf16 only, in float32 match
-no known fault explains stream after layers 1-3, logits of prompts 0, 1 in the edited run; first
-off after layer 1, and so is everything after it; only all tokens, tokens 1-3 of prompt 0; layer 0
-introduces the error, layers 1-3 only inherit it (each layer tried in float32 with this run's own
-input); no single layer introduces the error: it builds up slowly
+no fault of the catalogue explains stream after layers 1-3, logits of prompts 0, 1 in the edited
+run; the first difference is after layer 1, and everything after it differs too; only all tokens,
+tokens 1-3 of prompt 0; layer 0 introduces the error, layers 1-3 only inherit it (each layer tried
+in float32 with this run's own input); no single layer introduces the error: it builds up slowly
+no known fault explains stream; first off after layer 1, and so is everything after it
 """
 _WORD = re.compile(r"[^\W\d]\w*")
 

@@ -100,7 +100,7 @@ def summary(state: CampaignState) -> Iterator[str]:
         yield from described(difference)
     if unclear := sum(state.undetermined.values()):
         yield (
-            f"{unclear} programs have a value that honest runs do not agree on, as where a norm "
+            f"{unclear} programs have a value that baseline runs do not agree on, as where a norm "
             f"follows a direction that is taken out of itself: nothing is said of it"
         )
     if _too_many_undetermined(state):

@@ -281,7 +281,7 @@ def _by_engine(plain: Plain | None) -> Attribution | None:
     words = "definitions differ: without nnsight the engine's is not transformers', whose code"
     return Attribution(
         Side.UNDECIDED,
-        f"{words} the truth is, and nothing says which is right: {plain.evidence}",
+        f"{words} the reference is, and nothing says which is right: {plain.evidence}",
     )
 
 

@@ -196,7 +196,7 @@ def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, compara
             evidence.settle(site, Verdict.UNKNOWN, "not compared: the prompts differ")
         elif site.step > agreed[site.run, site.prompt]:
             step = agreed[site.run, site.prompt]
-            flaw = f"harness: the truth was not run along the candidate's token of step {step}"
+            flaw = f"harness: the reference was not run along the candidate's token of step {step}"
             evidence.settle(site, Verdict.UNKNOWN, f"{flaw}, so later steps cannot be compared")
 
 
@@ -378,7 +378,7 @@ def _measured(
     tensor: Tensor, site: Site, distance: floor.Distance, exact: bool, limits: Limits
 ) -> Judged:
     if exact:
-        outcome, message = Verdict.EXACT, "bitwise equal to an honest run"
+        outcome, message = Verdict.EXACT, "bitwise equal to a baseline run"
     elif floor.within(distance, limits):
         outcome, message = Verdict.MATCH, ""
     elif floor.drifts(distance):
@@ -416,12 +416,12 @@ def _drift_message(distance: floor.Distance) -> str:
     if distance.massive_near > 1:
         return f"massive activations are up to {distance.massive_ulps:.0f} steps off"
     most = f"{distance.q_max:.3g} × noise at most, {distance.q_med:.3g} × for the median token"
-    return f"coarser than honest runs: {most}"
+    return f"coarser than baseline runs: {most}"
 
 
 def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
     if not distance.zero:
-        return "not zero where the truth and every honest run are exactly zero"
+        return "not zero where the reference and every baseline run are exactly zero"
     if distance.massive > 1 and distance.q_max <= limits.k_max:
         return f"a massive activation is {distance.massive_ulps:.0f} steps off"
     if distance.shift > 1 and distance.q_max <= limits.k_max:
@@ -440,7 +440,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
         logits = replace(site, name="logits")
         token = evidence.observed[site]
         if logits not in evidence.reference.truth:
-            message = "harness: the truth's logits of this step were not recorded"
+            message = "harness: the reference's logits of this step were not recorded"
             evidence.settle(site, Verdict.UNKNOWN, message)
             continue
         honest = evidence.reference.floor(logits)

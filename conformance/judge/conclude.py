@@ -196,7 +196,7 @@ def _leak_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(leaking[0])}"
     size = f"by {effect.leak:.3g} × noise"
     if effect.leak < 1:
-        size = f"{size}, where honest runs change not one bit"
+        size = f"{size}, where the baseline runs do not change one bit"
     reason = f"the write changed what it must not: {where}, {size}"
     return [(Verdict.CONTAMINATED, reason)]
 

@@ -149,14 +149,14 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
         return Verdict.WRONG, reason
     strange = (candidate != runs.shown).all(dim=0)
     if bool(strange.any()):
-        return Verdict.WRONG, f"{int(strange.sum())} are in no honest run"
+        return Verdict.WRONG, f"{int(strange.sum())} are in no baseline run"
     moved = [(run != runs.truth).double() for run in runs.coarse]
     chance = share(runs.width) * (
         torch.stack(moved).mean(dim=0) if moved else torch.zeros(candidate.shape).double()
     )
     flips = [_rows(run != runs.truth) for run in runs.honest]
     let = torch.stack(flips).sum(dim=-1).amax(dim=0) if flips else torch.zeros(1)
-    return _by_chance(_rows(candidate != runs.truth), _rows(chance), let, "as in honest runs")
+    return _by_chance(_rows(candidate != runs.truth), _rows(chance), let, "as in baseline runs")
 
 
 def _rows(values: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ def _others_in_a_row(candidate: Tensor, truth: Tensor, honest: Sequence[Tensor])
     if all(_same_in_rows(run, truth) for run in honest) and not _same_in_rows(candidate, truth):
         if any(not torch.equal(run, truth) for run in honest):
             return "which order the same ones otherwise, and not others"
-        return "no honest run has others"
+        return "no baseline run has others"
     return ""
 
 

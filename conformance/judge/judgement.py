@@ -92,9 +92,9 @@ def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
         at = place(Site.parse(furthest_off.site))
         furthest = f"{furthest_off.q_max:.2f} × noise at {at}"
     if kind is Verdict.EXACT:
-        return f"all {len(observations)} observations are bitwise those of honest runs"
+        return f"all {len(observations)} observations are bitwise those of baseline runs"
     if kind is Verdict.MATCH:
-        within = f"all {len(observations)} observations are within the noise of honest runs"
+        within = f"all {len(observations)} observations are within the noise of baseline runs"
         return f"{within}; furthest {furthest}" if furthest else within
     words = f"{places(names)}: {concerned[0].message}"
     if kind in {Verdict.WRONG, Verdict.DRIFT}:

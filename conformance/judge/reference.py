@@ -21,10 +21,10 @@ FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32:
 
 #: Reasons for observations that cannot be judged.
 HONEST_RUNS_DIFFER = (
-    "honest runs in float32 differ in it by more than rounding: an error as large as the value "
-    "itself would have passed"
+    "the float32 baseline runs differ in it by more than rounding: an error as large as the value "
+    "itself would pass"
 )
-NO_NUMBER = "it is nan or infinite throughout in every honest run: nothing else could be seen"
+NO_NUMBER = "it is nan or infinite everywhere in every baseline run: nothing else can be compared"
 
 TRUTH = "truth"
 #: Observations under this member help to diagnose (see `transformations`) and are never judged.
@@ -323,7 +323,7 @@ def _misshapen(
 ) -> Iterator[str]:
     for site, tensor in truth.items():
         if not tensor.numel():
-            yield f"the truth of {site} is empty"
+            yield f"the reference of {site} is empty"
         for name, values in members.items():
             if flaw := _flaw(values.get(site), tensor):
                 yield f"{site} of {name} {flaw}"

@@ -90,7 +90,7 @@ def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
     if GENERATED.name not in known:
         return None
     words = " and ".join(plain.evidence for plain in known.values())
-    return Plain(True, f"{words} within the noise of the truth", streams=COMPUTED.name in known)
+    return Plain(True, f"{words} within the noise of the reference", streams=COMPUTED.name in known)
 
 
 def _witness(cell: CellResult, alone: CellResult) -> Plain | None:

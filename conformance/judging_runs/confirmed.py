@@ -76,7 +76,7 @@ def remembered(model: Model, truth: Mapping[str, Tensor]) -> str:
         return ""
     by = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
     return (
-        f"an earlier run confirmed this very truth ({entry.definition} with {by}, "
+        f"an earlier run confirmed this reference ({entry.definition} with {by}, "
         f"{entry.distance:.1e} from it)"
     )
 

@@ -49,14 +49,14 @@ def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: 
     the accused one's, right after the prompts), or one did in an earlier run.
     """
     if accused.engine == "hf":
-        return f"{accused.id} runs transformers' own code, as the truth is"
+        return f"{accused.id} runs transformers' own code, as the reference is"
     group = run.group(model.id, gathered_in(accused.id, Precision.FLOAT32))
     if group is not None and str(group.identity.get("model", "")).startswith(_BACKEND):
-        return f"{accused.id} runs transformers' own code, as the truth is"
+        return f"{accused.id} runs transformers' own code, as the reference is"
     for column in columns:
         testimony = _testimony(run, model, column) if column.engine != "hf" else None
         if testimony is not None and testimony.witness is Witness.CONFIRMED:
-            return f"{column.id} stands behind the truth: {testimony.words}"
+            return f"{column.id} stands behind the reference: {testimony.words}"
     return remembered(model, first_logits_of_truth(run, model))
 
 

@@ -54,7 +54,9 @@ class Look:
 LOOKS: Mapping[Verdict, Look] = {
     Verdict.CONTAMINATED: Look(Family.WRONG, "+", "the write changed rows that it must not touch"),
     Verdict.WRONG: Look(
-        Family.WRONG, "≠", "the values differ from the float32 truth by more than rounding explains"
+        Family.WRONG,
+        "≠",
+        "the values differ from the float32 reference by more than rounding explains",
     ),
     Verdict.DROPPED: Look(Family.WRONG, "∅", "the write had no effect"),
     Verdict.PARTIAL: Look(
@@ -93,9 +95,7 @@ LOOKS: Mapping[Verdict, Look] = {
         Family.NEUTRAL, "⊘", "its environment cannot be resolved, installed or started"
     ),
     Verdict.SKIPPED: Look(Family.NEUTRAL, "»", "it was not run, for the reason given"),
-    Verdict.MATCH: Look(
-        Family.PASS, "≈", "as close to the float32 truth as honest computations are"
-    ),
+    Verdict.MATCH: Look(Family.PASS, "≈", "as close to the float32 reference as baseline runs are"),
     Verdict.EXACT: Look(Family.PASS, "=", "bitwise equal"),
 }
 

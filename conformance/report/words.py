@@ -55,7 +55,7 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
     sentences += _beside(cell)
     if cell.attribution:
-        sentences.append(f"At fault: {_ended(str(cell.attribution))}")
+        sentences.append(f"Culprit: {_ended(str(cell.attribution))}")
     sentences += [
         *_where(cell, context),
         *_gain(cell, context.thresholds.of(cell.precision)),

@@ -153,14 +153,14 @@ def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterat
         yield ""
         yield (
             f"{len(members) - 1} such runs ({plain(', '.join(map(str, members[1:])))}) make the "
-            f"noise; in float32 they agree with the truth to {number(apart)} of the logits."
+            f"noise; in float32 they agree with the reference to {number(apart)} of the logits."
         )
 
 
 def _symptoms(results: Results, cell: CellResult) -> Iterator[str]:
     about = context(results, cell)
     lines = reasoning(cell, about)
-    left_out = ("At fault:", "This is expected:", "The same case is")
+    left_out = ("Culprit:", "This is expected:", "The same case is")
     if cell.expected:
         yield f"{plain(cell.expected)}"
         yield ""
@@ -214,8 +214,8 @@ def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
 
 def _again(script: str, file: str) -> Iterator[str]:
     yield (
-        f"`python {_code(file)}` makes the model, runs the trace and the reference, compares them, and "
-        "exits with 1 while the failure is there, with 0 when it is fixed."
+        f"`python {_code(file)}` makes the model, runs the trace and the reference, compares them, "
+        "and exits with 1 while the failure is there, with 0 when it is fixed."
     )
     yield ""
     yield "<details><summary>the script</summary>"

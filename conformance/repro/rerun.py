@@ -108,7 +108,7 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
     with tempfile.TemporaryDirectory(prefix="conformance-repro-") as temporary:
         result, digest = gathered(replace(script, recorded=recorded), Path(temporary))
     if not digest:
-        _say(f"NOT RUN: the truth could not be computed: {result.reason}")
+        _say(f"NOT RUN: the reference could not be computed: {result.reason}")
         return 2
     _changes(recorded, digest)
     return _report(recorded, result)
@@ -251,7 +251,7 @@ def _report(recorded: Recorded, result: CellResult) -> int:
     if result.diagnosis:
         words += f"\n  {result.diagnosis}"
     if result.attribution:
-        words += f"\n  at fault: {result.attribution}"
+        words += f"\n  culprit: {result.attribution}"
     if result.verdict.passes:
         _say(f"PASSES: {words}")
         return 0

@@ -177,7 +177,7 @@ def _header(cell: CellResult, known: Recorded, file: str) -> Iterator[str]:
     )
     yield from comment(f"{cell.verdict.value}: {cell.reason}")
     yield from comment(cell.diagnosis)
-    yield from comment(f"at fault: {cell.attribution}" if cell.attribution else "")
+    yield from comment(f"culprit: {cell.attribution}" if cell.attribution else "")
 
 
 def package_name(name: str = "conformance") -> str:

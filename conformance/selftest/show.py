@@ -66,7 +66,7 @@ def complaint(row: Row) -> str:
     if row.right_diagnosis is False:
         complaints.append(f"diagnosis without “{' or '.join(row.says)}”: {row.diagnosis!r}")
     if row.right_side is False:
-        complaints.append(f"blamed on {row.attribution}, injected into {row.side}: {row.blame}")
+        complaints.append(f"attributed to {row.attribution}, injected into {row.side}: {row.blame}")
     elif row.right_apart is False:
-        complaints.append(f"apart blamed on {row.apart}, injected into {row.side}: {row.blame}")
+        complaints.append(f"apart attributed to {row.apart}, injected into {row.side}: {row.blame}")
     return "; ".join(complaints)

@@ -16,7 +16,7 @@ def rate(count: int, total: int) -> Rate:
 
 
 #: The bars: the shares of faults above the bound caught with the right verdict, of wrong tensors
-#: explained, and of faults blamed on the right side.
+#: explained, and of faults attributed to the right side.
 DETECTED, DIAGNOSED, BLAMED = 0.98, 0.90, 0.97
 #: The bar for the share of faults that act inside the engine, nnsight or the relay.
 INSIDE = 0.60
@@ -64,7 +64,7 @@ def bars(
         complaints.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {totals.diagnosed}")
     for where, blamed in (("", totals.blamed), (" without an honest column beside", totals.apart)):
         if blamed.count < BLAMED * blamed.total:
-            complaints.append(f"{BLAMED:.0%} blamed on the right side{where}: {blamed}")
+            complaints.append(f"{BLAMED:.0%} attributed to the right side{where}: {blamed}")
     if whole and totals.inside.count < INSIDE * totals.inside.total:
         complaints.append(f"{INSIDE:.0%} injected inside engine, nnsight or relay: {totals.inside}")
     if totals.alarms.count:

@@ -51,7 +51,7 @@ OFF = {Precision.FLOAT32: 1e-6, Precision.BF16: 1e-2}
 
 
 def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
-    """A check of one file whose engine gives `factor` times the truth."""
+    """A check of one file whose engine gives `factor` times the reference."""
     (tmp_path / "helper.py").write_text("LAYER = 1\n")
     (tmp_path / "my trace.py").write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
@@ -63,7 +63,7 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
 
 
 def gathered(run: RunFolder, name: str, *, factor: float) -> RunSummary:
-    """What the workers leave of a file whose engine gives `factor` times the truth."""
+    """What the workers leave of a file whose engine gives `factor` times the reference."""
     torch.manual_seed(0)
     truth, ids = torch.randn(4, 8), torch.arange(4)
     seen = {"float32:truth|p0/s0/hidden": truth, "layers|p0/s0/ids": ids}
@@ -91,7 +91,7 @@ _SECONDS = itertools.count()
 
 
 def published_of(folder: Path, name: str, checks: Path | None = None, *options: str) -> RunFolder:
-    """A check of one file, newer than those before it, whose engine gives twice the truth."""
+    """A check of one file, newer than those before it, whose engine gives twice the reference."""
     (folder / "helper.py").write_text("LAYER = 1\n")
     (folder / name).write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))

@@ -26,5 +26,5 @@ def test_an_adapter_is_applied_on_every_column_and_missed_where_it_is_not(broken
         verdicts = [cell.verdict for cell in cells if cell.backend == column]
         assert verdicts and all(verdict.passes for verdict in verdicts), broken.output
     without = [cell.verdict for cell in cells if cell.backend == "hf-without-adapter"]
-    # No reading of a layer's output is the truth's stream: found before any scenario runs.
+    # No reading of a layer's output is the reference's stream: found before any scenario runs.
     assert without and set(without) == {Verdict.STRUCTURE}

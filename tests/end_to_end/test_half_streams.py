@@ -65,7 +65,10 @@ def test_the_layer_that_computes_something_else_is_found(
 ) -> None:
     cell = found(broken, model, backend, "all")
     assert cell.verdict is Verdict.WRONG
-    assert "first off after layer 2, and so is everything after it" in cell.diagnosis
+    assert (
+        "the first difference is after layer 2, and everything after it differs too"
+        in cell.diagnosis
+    )
     assert "layer 2 introduces the error, layer 3 only inherits it" in cell.diagnosis
 
 

@@ -46,7 +46,7 @@ UNPREDICTED = KnownGaps(
 #: What the judge says of vLLM's Bloom, whose GELU is another one.
 GELU = {
     "reason": "1 of 2 observations are off, first logits of prompt 0: 278 × noise",
-    "diagnosis": "no known fault explains logits",
+    "diagnosis": "no fault of the catalogue explains logits",
 }
 #: Of its logits.
 SIZE = 1.82e-4
@@ -179,7 +179,7 @@ def test_the_judges_words_for_anything_that_is_off_name_no_cause():
         "holds the value of the next layer",
         "kept after layer",
         "mlp after layer",
-        "so the value was read wrongly",
+        "so the engine computed the value correctly and it was read wrongly",
         "holds the rows of prompt",
     ],
 )

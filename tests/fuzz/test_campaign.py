@@ -38,7 +38,7 @@ from conformance.store.files import write_record
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
 SHAPE = ModelShape(4, ("embedding", "attention", "mlp", "norm", "head"))
 WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
-#: Honest runs make several things of it.
+#: Baseline runs make several things of it.
 UNCLEAR = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
 ASKED = tally.CampaignRequest(
     ("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True

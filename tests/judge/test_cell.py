@@ -257,7 +257,7 @@ def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
 
 
 def test_a_write_that_could_not_be_compared_is_unknown_and_not_vacuous() -> None:
-    """Every step that was written to comes after a token that the truth was not run along."""
+    """Every step that was written to comes after a token that the reference was not run along."""
     reference = {
         name: {site.replace("/s0/", "/s1/"): value for site, value in values.items()}
         for name, values in steered(0.5).items()
@@ -270,7 +270,7 @@ def test_a_write_that_could_not_be_compared_is_unknown_and_not_vacuous() -> None
 
 
 def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
-    """An honest run whose write was rounded away entirely is exact and proves nothing."""
+    """A baseline run whose write was rounded away entirely is exact and proves nothing."""
     reference = steered(0.0)
     assert toy.judge(reference["eager"], reference, twin=True).verdict is Verdict.VACUOUS
     lost = dict(steered(1e-4))
@@ -357,7 +357,7 @@ MISSHAPEN: dict[str, Callable[[Tensor], Tensor]] = {
 
 @cache
 def paired(twin: bool) -> tuple[dict[str, toy.Observations], toy.Observations]:
-    """A reference and an honest run, of which a value is observed a second time."""
+    """A reference and a baseline run, of which a value is observed a second time."""
 
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         write = {AT: toy.add(toy.vector(4.0), rows(last=False))}
@@ -461,7 +461,7 @@ def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> N
 
 
 def with_a_clear_flip(logits_too: bool) -> toy.Observations:
-    """The last token of a prompt is the truth's second, far within its margin; with logits that
+    """The last token of a prompt is the reference's second, far within its margin; with logits that
     say so and are some ten times as far off as honest ones, or without.
     """
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)

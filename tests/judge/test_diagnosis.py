@@ -154,7 +154,9 @@ def test_an_unknown_fault_is_not_named() -> None:
         return (torch.randn(value.shape, generator=draw) * value.std()).bfloat16()
 
     found = toy.judge(each(noise)(engine()), reference())
-    assert found.explanations == () and "no known fault explains stream" in found.diagnosis
+    assert (
+        found.explanations == () and "no fault of the catalogue explains stream" in found.diagnosis
+    )
 
 
 def test_what_two_faults_explain_is_a_tie() -> None:
@@ -212,7 +214,7 @@ def test_an_overwritten_value_is_named_by_where_it_comes_from() -> None:
 
 
 def test_a_prediction_that_agrees_with_everything_explains_nothing() -> None:
-    """One of the truth's rows is so uncertain that any row is within its noise."""
+    """One of the reference's rows is so uncertain that any row is within its noise."""
     uncertain = {name: dict(values) for name, values in reference().items()}
     for number, name in enumerate(toy.MEMBERS):
         row = uncertain[name]["p1/s0/stream.3"].clone()
@@ -247,11 +249,14 @@ def test_honest_runs_have_no_diagnosis() -> None:
 def test_a_value_only_read_wrongly_is_told_from_a_wrong_computation() -> None:
     read = dict(engine()) | {"p0/s0/stream.2": engine()["p0/s0/stream.1"]}
     found = toy.judge(read, reference())
-    assert "first off after layer 2; the logits are right" in found.diagnosis
+    assert "the first difference is after layer 2; the logits agree" in found.diagnosis
     assert "of prompt 0" in found.diagnosis and found.explanations == ("layer-1",)
     wrong = toy.observe(BF16, toy.CANDIDATE, edits={2: lambda stream: stream * 1.5})
     found = toy.judge(wrong, reference())
-    assert "first off after layer 2, and so is everything after it" in found.diagnosis
+    assert (
+        "the first difference is after layer 2, and everything after it differs too"
+        in found.diagnosis
+    )
 
 
 def test_a_small_error_that_a_known_fault_explains_is_no_drift() -> None:

@@ -22,7 +22,7 @@ LIMITS = replace(BF16_LIMITS, gain_tolerance=0.1, gain_sigmas=4.0, leak=4.0, far
 
 
 class Case:
-    """A clean truth, a change of it, and four honest runs of both."""
+    """A clean truth, a change of it, and four baseline runs of both."""
 
     def __init__(self, change: Tensor, noise: float = 0.002, seed: int = 0) -> None:
         draw = torch.Generator().manual_seed(seed)

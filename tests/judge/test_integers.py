@@ -1,4 +1,4 @@
-"""Integers that rounding flips are judged by what honest runs flip, entry by entry and by row."""
+"""Integers that rounding flips are judged by what baseline runs flip, entry by entry and by row."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: Precision) -> None:
-    # A direction taken out of itself: 1e-8 in these honest runs, and another 1e-8 in the next.
+    # A direction taken out of itself: 1e-8 in these baseline runs, and another 1e-8 in the next.
     limits = Thresholds().of(precision)
     there = torch.full((2,), 10.0, dtype=torch.float64)
     rounding = 10.0 * metrics.ROUNDING[precision]
@@ -291,7 +291,7 @@ def test_cosine() -> None:
 
 
 def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row of logits whose honest runs differ by a common shift above all."""
+    """One row of logits whose baseline runs differ by a common shift above all."""
     truth, members = noisy(tokens=1, width=400, seed=seed)
     shift = torch.tensor([0.1, -0.2, 0.05, 0.3], dtype=torch.float64)
     return truth, members + shift[:, None, None]

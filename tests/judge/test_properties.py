@@ -83,7 +83,7 @@ def test_no_pass_with_a_value_that_is_no_number_anywhere(
     at = data.draw(st.integers(0, run[site].numel() - 1))
     verdict = judged(name, {**run, site: replaced(run[site], at, value)}, runs)
     assert not verdict.passes and not verdict.neutral
-    # Also where every honest run, and so the bits to be compared with, has the same.
+    # Also where every baseline run, and so the bits to be compared with, has the same.
     spoiled = {
         member: {**values, site: replaced(values[site], at, value)}
         for member, values in runs.items()

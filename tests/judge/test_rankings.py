@@ -18,12 +18,12 @@ COUNT = 6
 
 
 def made(seed: int = 0, runs: int = 5) -> tuple[Tensor, list[Tensor]]:
-    """Logits of which ids 40 and 41 are nearly equal at ranks 2 and 3, and honest bf16 runs."""
+    """Logits of which ids 40 and 41 are nearly equal at ranks 2 and 3, and bf16 baseline runs."""
     maker = torch.Generator().manual_seed(seed)
     truth = torch.randn(97, generator=maker)
     truth[[10, 20, 40, 41, 50, 60]] = torch.tensor([9.0, 8.0, 7.0, 6.999, 5.0, 4.0])
     noise = 0.01 * torch.randn(runs, 97, generator=maker)
-    noise[:, 40], noise[:, 41] = 0.01, -0.03  # no honest run has the two in the other order
+    noise[:, 40], noise[:, 41] = 0.01, -0.03  # no baseline run has the two in the other order
     return truth, [run.bfloat16() for run in truth + noise]
 
 

@@ -21,7 +21,7 @@ def logits(*values: float) -> torch.Tensor:
 
 
 def members(truth: torch.Tensor, noise: float) -> torch.Tensor:
-    """Four runs whose logit 1 is off by ±noise against the truth."""
+    """Four runs whose logit 1 is off by ±noise against the reference."""
     found = truth.repeat(4, 1)
     found[:, 1] += torch.tensor([noise, -noise, noise, -noise], dtype=torch.float64)
     return found

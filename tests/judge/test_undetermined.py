@@ -1,4 +1,4 @@
-"""What honest runs in float32 do not agree on is no pass, whatever an engine has there."""
+"""What baseline runs in float32 do not agree on is no pass, whatever an engine has there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def judged(
 
 
 def other(row: int) -> Tensor:
-    """An honest run that has something else in this row, as one of padding has."""
+    """A baseline run that has something else in this row, as one of padding has."""
     rows = ROWS * (1 + 1e-7)
     rows[row] = torch.randn(64, generator=torch.Generator().manual_seed(1))
     return rows
@@ -91,10 +91,13 @@ def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(val
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda rows: rows.nan_to_num(neginf=0.0), "the first at [0, 1]: a number where the truth"),
+        (
+            lambda rows: rows.nan_to_num(neginf=0.0),
+            "the first at [0, 1]: a number where the reference",
+        ),
         (
             lambda rows: rows.masked_fill(rows.isinf(), math.nan),
-            "[0, 1]: nan where the truth has -",
+            "[0, 1]: nan where the reference has -",
         ),
         (lambda rows: rows.index_fill(1, torch.tensor([0]), math.nan), "[0, 0]: nan where the"),
     ],

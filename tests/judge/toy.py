@@ -119,7 +119,7 @@ def observe(
 
 
 def auxiliary(prompts: Sequence[Sequence[int]] = IDS, run: str = "") -> Observations:
-    """What each branch of each layer of the truth adds, and the stream after the next norm."""
+    """What each branch of each layer of the reference adds, and the stream after the next norm."""
     w = weights()
     found: Observations = {}
     for prompt, ids in enumerate(prompts):
@@ -171,7 +171,7 @@ def edited(
 
 
 def reference(observe_as: Callable[[torch.dtype, int], Observations]) -> dict[str, Observations]:
-    """The truth and the honest runs of something observed."""
+    """The reference and the baseline runs of something observed."""
     found = {"truth": observe_as(torch.float32, 1)}
     for name, parts in MEMBERS.items():
         found[name] = observe_as(torch.bfloat16, parts)

@@ -258,7 +258,7 @@ def test_a_reference_that_cannot_be_used_says_so_in_every_column(tmp_path: Path)
     for cell in found.values():
         assert cell.verdict is Verdict.UNKNOWN
         assert cell.harness
-        assert "cannot be used: it has 1 honest bf16 runs" in cell.reason
+        assert "cannot be used: it has 1 bf16 baseline runs" in cell.reason
 
 
 def test_a_cell_is_blamed_by_what_the_engine_did_alone_with_its_settings(tmp_path: Path) -> None:

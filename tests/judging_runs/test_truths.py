@@ -1,4 +1,4 @@
-"""What a candidate is compared with, where it took other tokens than the truth does."""
+"""What a candidate is compared with, where it took other tokens than the reference does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conformance.store import RunFolder
 
 CASE = Case("reading", "all", ("a",))
 IDS = ((4, 5),)
-#: A near-tie of the ids 1 and 2, of which the truth takes 1, and what comes after either.
+#: A near-tie of the ids 1 and 2, of which the reference takes 1, and what comes after either.
 NEAR_TIE = torch.tensor([0.0, 8.0, 8.0 - 2.0**-18, 1.0])
 AFTER = torch.tensor([0.0, 9.0, 1.0, 2.0])
 
@@ -32,7 +32,7 @@ def generation(tokens: tuple[int, ...], *logits: Tensor) -> dict[str, Tensor]:
 def test_the_id_that_the_truth_was_held_to_is_the_largest_of_its_own_logits(
     tmp_path: Path, larger: int, verdict: Verdict
 ) -> None:
-    """Along a candidate's tokens the truth has its id there, which says nothing of its choice."""
+    """Along a candidate's tokens the reference has their ids, which say nothing of its choice."""
     run = RunFolder(tmp_path)
     free, along = generation((1, 1), NEAR_TIE, AFTER), generation((2, 1), NEAR_TIE, AFTER)
     held = replace(CASE, forced={"": ((2, 1),)})

@@ -1,4 +1,4 @@
-"""What the reference follows once more: the tokens that a column chose and the truth did not."""
+"""What the reference follows: the tokens that a column chose and the reference did not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODEL = Model("llama", "llama", (Source("tiny"),))
 COLUMNS = (Column(Backend("hf", "hf")), Column(Backend("vllm-pp1", "vllm")))
 PRECISIONS = tuple(Precision)
 
-#: What the truth generates, and what one column does in one precision.
+#: What the reference generates, and what one column does in one precision.
 TRUE, OTHER = (1, 2, 3), (1, 4, 3)
 
 
@@ -64,7 +64,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 def forced(run: Counting) -> Job | None:
-    """The last job, after every column generated what the truth did but one in bf16."""
+    """The last job, after every column generated what the reference did but one in bf16."""
     scenarios = ours.scenarios()
     backends = [column.backend for column in COLUMNS]
     cells = [

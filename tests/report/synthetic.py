@@ -103,7 +103,7 @@ PLANTED: Mapping[tuple[str, str, str], Verdict] = {
 }
 REASONS: Mapping[Verdict, str] = {
     Verdict.EXACT: "every observation is bitwise equal to the reference",
-    Verdict.MATCH: "every observation is within the noise of honest bf16 runs",
+    Verdict.MATCH: "every observation is within the noise of bf16 baseline runs",
     Verdict.DRIFT: "the logits are 2.6 times the noise floor, all tokens alike",
     Verdict.WRONG: "the stream differs from layer 3 on by 38 times the noise floor",
     Verdict.DROPPED: "the write had no effect: gain 0.00 ± 0.01",
@@ -111,7 +111,7 @@ REASONS: Mapping[Verdict, str] = {
     Verdict.MISSCALED: "the write landed twice: gain 2.01 ± 0.02",
     Verdict.CONTAMINATED: "prompt 1 changed by 12 times the noise though only prompt 0 was written",
     Verdict.ALIASED: "saved by reference differs from saved by clone at layers 1 to 3",
-    Verdict.STRUCTURE: "no reading of the residual stream agrees with the truth: "
+    Verdict.STRUCTURE: "no reading of the residual stream agrees with the reference: "
     "dual 41×, single 38×, full-plus-stale 12×",
     Verdict.DTYPE: "labelled bfloat16, but the values have float32 precision",
     Verdict.NONFINITE: "12 of 512 logits are NaN",

@@ -176,7 +176,7 @@ def test_a_cell_shows_its_evidence(tab: Any) -> None:
     assert page.locator("#cell svg path.off").count() == 2 + 4
     text = page.locator("#cell").inner_text()
     for wanted in (
-        "At fault: pipeline: the same cell is match on vllm-pp1.",
+        "Culprit: pipeline: the same cell is match on vllm-pp1.",
         "conformance run -m llama -b vllm-pp2",
         "match on hf",
         "prompt token ids equal on all sides",

@@ -88,7 +88,7 @@ def test_since_which_layer_by_how_much_whose_fault_and_how_to_rerun(
     assert "edited run, prompt 0: 5 of 5 token columns beyond the limit" in affected
     assert "clean run, prompt 0: none beyond the limit" in affected
 
-    assert "At fault: pipeline: the same cell is match on vllm-pp1." in said
+    assert "Culprit: pipeline: the same cell is match on vllm-pp1." in said
 
     commands = page.locator("#cell .copyable code").all_inner_texts()
     assert commands[0] == cell.command

@@ -41,7 +41,7 @@ def test_a_failure_that_begins_at_a_stage_says_so(results: Results) -> None:
     text = said(results, first(results, Verdict.DROPPED))
     assert "The first layer that is off is 2" in text
     assert "the first layer of a pipeline stage" in text
-    assert "At fault: pipeline: the same cell is match on vllm-pp1." in text
+    assert "Culprit: pipeline: the same cell is match on vllm-pp1." in text
 
 
 def test_a_write_that_landed_is_not_blamed(results: Results) -> None:

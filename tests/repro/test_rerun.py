@@ -106,7 +106,7 @@ def test_without_a_truth_there_is_no_answer(
     result = replace(failed.cell, verdict=Verdict.ERROR, reason="its reference failed")
     monkeypatch.setattr(rerun, "gathered", lambda *_: (result, ""))
     assert rerun.main(path, []) == 2
-    assert "NOT RUN: the truth could not be computed" in capsys.readouterr().out
+    assert "NOT RUN: the reference could not be computed" in capsys.readouterr().out
 
 
 def test_an_error_of_ours_is_no_failure_of_the_cell(

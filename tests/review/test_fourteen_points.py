@@ -69,7 +69,7 @@ Members = dict[str, toy.Observations]
 
 
 def members(observe: Callable[[torch.dtype, int], toy.Observations]) -> Members:
-    """The truth and honest runs of both precisions."""
+    """The reference and baseline runs of both precisions."""
     ways = {f"float32_{parts}": observe(torch.float32, parts) for parts in (2, 3, 4)}
     return toy.reference(observe) | ways
 
@@ -173,7 +173,7 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     }
     [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
-    # Nor is a read-back alone enough where all is bitwise an honest run.
+    # Nor is a read-back alone enough where all is bitwise a baseline run.
     faint = replace(read_back, landing=Landing.POWERLESS)
     evidence.effects = {back: faint, on: replace(faint, moved=False)}
     exact = [(Verdict.EXACT, "")]
@@ -258,7 +258,7 @@ def test_06_blame_goes_by_where_packages_lie_and_by_who_confirms_the_truth() -> 
     assert side(everywhere[1], *everywhere) is Side.UNDECIDED
     differs = Plain(agrees=False, evidence="its logits")
     assert side(cell(Verdict.WRONG), plain=differs) is Side.UNDECIDED
-    confirmed = replace(differs, confirmed="an honest column stands behind the truth")
+    confirmed = replace(differs, confirmed="an honest column stands behind the reference")
     assert side(cell(Verdict.WRONG), plain=confirmed) is Side.ENGINE
 
 
@@ -298,7 +298,7 @@ def test_08_a_token_may_not_contradict_its_own_engines_logits(
 ) -> None:
     observed = candidate(BF16, None)
     known = dict(reading())
-    # A near-tie that honest runs explain: the runner-up, while the engine's logits say otherwise.
+    # A near-tie that baseline runs explain: the runner-up, while the engine's logits say otherwise.
     for values in (observed, *known.values()):
         logits = values["p0/s0/logits"]
         logits[int(logits.argsort()[-2])] = logits.max() - 1e-6 * logits.abs().max()
@@ -312,7 +312,7 @@ def test_08_a_token_may_not_contradict_its_own_engines_logits(
 
 
 def drawn(choose: Callable[[Tensor, torch.Generator], Tensor], count: int = 160) -> Members:
-    """So many draws, with the truth's logits along them."""
+    """So many draws, with the reference's logits along them."""
     source = torch.Generator().manual_seed(3)
     logits = [2 * torch.randn(60, generator=source) for _ in range(count)]
     values = {f"p0/s{step}/logits": row for step, row in enumerate(logits)}

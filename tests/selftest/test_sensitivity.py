@@ -69,7 +69,7 @@ def observe(one: Scenario, dtype: torch.dtype, parts: int) -> toy.Observations:
 
 
 def members(one: Scenario) -> dict[str, toy.Observations]:
-    """The truth and honest runs of both precisions."""
+    """The reference and baseline runs of both precisions."""
 
     def observed(dtype: torch.dtype, parts: int) -> toy.Observations:
         return observe(one, dtype, parts)

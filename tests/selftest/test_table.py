@@ -78,7 +78,7 @@ def test_three_per_cent_may_be_blamed_wrongly_beside_honest_columns_and_apart():
     for wrong in (replace(right, right_side=False), replace(right, right_apart=False)):
         assert broken([right] * 97 + [wrong] * 3) == ()
         [said] = broken([right] * 96 + [wrong] * 4)
-        assert "blamed on the right side" in said
+        assert "attributed to the right side" in said
         assert ("without an honest column" in said) is (wrong.right_side is True)
 
 
@@ -167,7 +167,9 @@ def test_no_row_at_all_is_no_success():
 def test_every_miss_is_said_with_its_reason():
     assert complaint(ROW) == ""
     assert "within noise" in complaint(MISSED)
-    assert "blamed on engine" in complaint(replace(ROW, right_side=False, attribution=Side.ENGINE))
+    assert "attributed to engine" in complaint(
+        replace(ROW, right_side=False, attribution=Side.ENGINE)
+    )
 
 
 def test_the_stored_table_is_read_back_as_it_was():

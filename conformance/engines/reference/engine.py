@@ -106,7 +106,7 @@ class ReferenceEngine:
                 raise TruthRejected(
                     f"float32 computed in two ways ({TRUTH.name}, {name}) differs by "
                     f"{distance:.1e} (allowed {allowed:.1e}): "
-                    f"the truth of {self.job.model.id} cannot be trusted"
+                    f"the reference of {self.job.model.id} cannot be trusted"
                 )
         return max(distances.values())
 

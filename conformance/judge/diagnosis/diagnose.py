@@ -88,7 +88,7 @@ def _of_value(
     )
     clauses = list(explained.clauses)
     if not explained.kinds and sites:
-        clauses.append(f"no known fault explains {extent.describe(sites, everything)}")
+        clauses.append(f"no fault of the catalogue explains {extent.describe(sites, everything)}")
     off = [evidence.judged[site] for site in sites]
     every = [evidence.judged[site] for site in everything]
     clauses += [extent.goes_on(sites, every), extent.tokens_off(off, limits)]

@@ -97,18 +97,18 @@ def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:
     if not later:
         return ""
     right = [site for site, observation in later.items() if observation.verdict.passes]
-    begins = f"first off after layer {first.layer}"
+    begins = f"the first difference is after layer {first.layer}"
     if not right:
-        return f"{begins}, and so is everything after it"
+        return f"{begins}, and everything after it differs too"
     end = any(_depth(site) == math.inf for site in right)
     scope = " of that prompt and step" if any(site.name == "logits" for site in off) else ""
-    again = f"the logits{scope} are right" if end else "later layers are right again"
+    again = f"the logits{scope} agree" if end else "later layers agree again"
     if by_site[first].verdict is Verdict.DRIFT:
         return (
-            f"{begins}; {again}, so the error fades or what was read is coarser than was computed"
+            f"{begins}; {again}, so the value read is less precise than the one that the engine "
+            "used, or the error decays"
         )
-    wrongly = "read wrongly, not computed wrongly" if end else "read wrongly"
-    return f"{begins}; {again}, so the value was {wrongly}"
+    return f"{begins}; {again}, so the engine computed the value correctly and it was read wrongly"
 
 
 def _depth(site: Site) -> float:

@@ -122,7 +122,7 @@ def equal_within(
         and torch.equal(truth[left], truth[right])
     ]
     if not pairs:
-        return Relation(title, holds=False, detail="the truth has no such pair")
+        return Relation(title, holds=False, detail="the reference has no such pair")
     broken = []
     for left, right in pairs:
         absent = [str(site) for site in (left, right) if site not in candidate]

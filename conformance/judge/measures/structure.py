@@ -126,4 +126,4 @@ def other_kinds(candidate: Tensor, truth: Tensor) -> str:
     first = torch.nonzero(other)[0].tolist()
     here, there = (_KINDS[int(side[tuple(first)])] for side in (found, truth))
     begin = f"{int(other.sum())} of {candidate.numel()} values are no numbers on one side alone"
-    return f"{begin}, the first at {first}: {here} where the truth has {there}"
+    return f"{begin}, the first at {first}: {here} where the reference has {there}"

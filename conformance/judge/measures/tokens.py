@@ -141,7 +141,7 @@ def flips(choices: Sequence[tuple[str, TokenChoice]]) -> Relation | None:
     flipped = [site for site, choice in choices if choice.flipped]
     chances = [choice.chance for _, choice in choices]
     probability = at_least(len(flipped), chances)
-    detail = f"{len(flipped)} of {len(choices)} tokens differ from the truth's choice"
+    detail = f"{len(flipped)} of {len(choices)} tokens differ from the reference's choice"
     detail += f", {sum(chances):.2g} expected from the margins"
     if flipped:
         detail += f"; first at {flipped[0]}"

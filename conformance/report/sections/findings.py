@@ -52,7 +52,7 @@ def blamed(cell: CellResult) -> str:
     if cell.attribution is None or not cell.verdict.fails:
         return ""
     side = cell.attribution.side
-    return "at fault: not decided" if side is Side.UNDECIDED else f"at fault: {side}"
+    return "culprit: not decided" if side is Side.UNDECIDED else f"culprit: {side}"
 
 
 def troubles(results: Results) -> tuple[Trouble, ...]:

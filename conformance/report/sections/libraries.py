@@ -14,8 +14,8 @@ from conformance.shortening import clip
 _WORDS = 110
 
 _NOTE = (
-    "Each case as a program in the library's own words, against the same float32 truth. A figure "
-    "is the largest relative distance of any observation from the truth in float32."
+    "Each case as a program in the library's own API, against the same float32 reference. A "
+    "figure is the largest relative distance of any observation from the reference in float32."
 )
 
 

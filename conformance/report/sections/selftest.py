@@ -159,9 +159,9 @@ def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
         ("injected inside engine, nnsight or relay", totals.inside),
         ("caught with the right verdict", totals.detected),
         ("wrong tensors explained", totals.diagnosed),
-        ("blamed on the right side", totals.blamed),
+        ("attributed to the right side", totals.blamed),
         ("without an honest column beside", totals.apart),
-        *((f"blamed on the {side} rightly", rate) for side, rate in totals.sides.items()),
+        *((f"attributed to the {side} rightly", rate) for side, rate in totals.sides.items()),
         ("false alarms", totals.alarms),
     ]
     for name, rate in rates:

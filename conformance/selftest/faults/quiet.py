@@ -77,8 +77,6 @@ FAULTS = (
         alone=True,
         quick=True,
         options={"attn_implementation": "eager"},
-        summary=(
-            "transformers computes attention by its eager implementation: an honest computation."
-        ),
+        summary=("transformers computes attention by its eager implementation: a baseline run."),
     ),
 )

@@ -12,7 +12,7 @@ VALUE = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
 
 
 def judged(times: float) -> compare.Compared:
-    """The judgement on a value that is so many times as far off as honest runs are."""
+    """The judgement on a value that is so many times as far off as baseline runs are."""
     noise = 1e-5 * torch.randn(3, 64, generator=torch.Generator().manual_seed(4))
     members = {
         "truth": {"p0/s0/h": VALUE},

@@ -70,7 +70,7 @@ def of(module: Any, member: EnsembleMember, others: Others | None = None) -> Ref
 
 
 def with_truth(module: Any) -> tuple[Others, tuple[int, ...]]:
-    """What others have of the truth, after its run, and the tokens of this."""
+    """What others have of the reference, after its run, and the tokens of this."""
     truth = of(module, TRUTH)
     tokens = tuple(int(token) for token in truth.run(PROMPT, steps=STEPS).tokens)
     return Others(truth, TestedGenerations(ALLOWED)), tokens
@@ -123,7 +123,7 @@ def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize("architecture", SIZES)
 def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
-    """Two of them in one case: each is compared with the truth's of the same number."""
+    """Two of them in one case: each is compared with the reference's of the same number."""
     module = built(architecture)
     others, _ = with_truth(module)
     way = EnsembleMember("way", torch.float32, "eager", pad=pad)

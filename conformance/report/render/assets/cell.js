@@ -2,7 +2,7 @@
 const COLUMNS = ['observation', 'verdict', 'median', 'worst', 'spread', 'error', 'floor', 'detectable', 'gain', 'shape', 'type', 'message'];
 const HINTS = {
   median: 'median over tokens, in multiples of the noise floor', worst: 'worst token, in multiples of the noise floor',
-  spread: 'near 1: all tokens alike; near 0: one token', error: 'relative error', floor: 'what honest bf16 runs show',
+  spread: 'near 1: all tokens alike; near 0: one token', error: 'relative error', floor: 'what bf16 baseline runs show',
   detectable: 'the smallest relative error that would have been found', gain: 'gain ± σ, off-axis: 1 the write landed, 0 it had no effect',
 };
 let current = null;
@@ -118,7 +118,7 @@ function tokenPart(detail) {
   return el('section', {}, el('h3', {}, 'Tokens'), [...runs].map(([name, steps]) => {
     steps.sort((a, b) => a.step - b.step);
     const first = steps.find((step) => step.verdict.family !== 'pass' || tokenDiffers(step.extra));
-    return el('div', { class: 'tokens' }, el('p', {}, el('b', {}, own(name)), first ? ` parts from the truth at step ${first.step}${first.message ? `: ${first.message}` : ''}` : ' chooses as the truth does'),
+    return el('div', { class: 'tokens' }, el('p', {}, el('b', {}, own(name)), first ? ` parts from the reference at step ${first.step}${first.message ? `: ${first.message}` : ''}` : ' chooses as the reference does'),
       el('ol', { start: steps[0].step }, steps.map((step) => el('li', { class: tokenDiffers(step.extra) ? `differs ${step.verdict.family}` : step.verdict.family, title: Object.entries(step.extra).map(([key, value]) => `${key}: ${value}`).join('\n') },
         own(tokenWords(step))))));
   }));
