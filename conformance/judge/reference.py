@@ -308,7 +308,7 @@ def _flaws(
         yield "it has no truth"
     fewest = FEWEST_MEMBERS[precision]
     if len(members) < fewest:
-        yield f"it has {len(members)} honest {precision} runs, at least {fewest} are needed"
+        yield f"it has {len(members)} {precision} baseline runs, at least {fewest} are needed"
     if twin and {site.run for site in truth} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
     yield from _misshapen(truth, members)

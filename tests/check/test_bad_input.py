@@ -136,7 +136,7 @@ def test_what_a_file_does_wrong_is_said_of_it_and_of_no_other(tmp_path):
     for name, (_, (answer, line, words)) in RUN.items():
         told = answers[name]
         assert (told["answer"], words in told["sentence"]) == (answer, True), told
-        shown = [one["edit"]["line"] for one in told["findings"] if one["edit"]]
+        shown = [one["line"] for one in told["findings"] if one["line"]]
         assert shown == ([line] if line else []), told
     assert [one for one in psutil.process_iter() if _carries(one, marked)] == []
 
