@@ -1,6 +1,6 @@
 """Why nothing can see some keys of the tiny models' configs: what bench/config_keys.py excuses.
 
-A reason says of which changes it holds, and by a condition on the config of which models: that no
+A reason names its changes, and its models by a condition on the config: that no
 rotary type is the plain one excuses a model of the plain type alone. Every excused change is tried
 nevertheless. Where it moves an observation, or asks for other weights, its reason is false.
 """
@@ -48,7 +48,7 @@ def always(_: Tried) -> bool:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why nothing sees a change, and of which models."""
+    """Why nothing sees a change, and on which models."""
 
     words: str
     where: Callable[[Tried], bool] = always
@@ -123,7 +123,7 @@ NOT_COMPUTED_WITH: Mapping[str, Reason] = {
     "model_type": Reason("a name"),
     "transformers_version": Reason("a name"),
     "_name_or_path": Reason("a name"),
-    "*token_id": Reason("ids of special tokens, of which the prompts hold none"),
+    "*token_id": Reason("ids of special tokens, which no prompt holds"),
     "id2label*": Reason("of classifiers"),
     "label2id*": Reason("of classifiers"),
     "problem_type": Reason("of classifiers"),

@@ -11,7 +11,7 @@ holds the engine for three seconds, and their client does not wait for that.
 Each that is to be answered is sent alone before. *Same* is the same to the last bit, as long as
 what vLLM generates without any block is that, alone and under the same load. Where it is not (the
 sums of a batch may be others than those of one request), it is as near as the judge wants float32
-to be to its noise (`FLOAT32_LIMITS`), of which what vLLM's own differ by is the measure.
+to be to its noise (`FLOAT32_LIMITS`). The difference between vLLM's own runs measures the noise.
 
 Afterwards no block may be left, no process of the engine may have grown (as in bench/soak.py) or
 have more threads, four requests must be answered as before, and no process may be left. Exits 1
@@ -232,7 +232,7 @@ def apart(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 
 
 def whole(answers: dict[int, Any]) -> dict[int, Any]:
-    """Answers none of which may be an error."""
+    """Return the answers; raise the first error among them."""
     for answer in answers.values():
         if isinstance(answer, BaseException):
             raise answer

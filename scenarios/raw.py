@@ -2,7 +2,7 @@
 these give as they give it, kept without a copy.
 
 What a layer's `output` is differs: one tensor [tokens, width] or [1, tokens, width], a tuple that
-begins with one, or two summands of which only the sum is the residual stream. Each documented way
+begins with one, or two summands whose sum is the residual stream. Each documented way
 of reading it is a case: `output` itself, `output[0]`, and `output[0] + output[1]`; and so is a
 write through each of them: `[:] = 0`. `lm.layers[i].stream` is read in the same trace, and a copy
 of the output, to say which of the ways holds while the layer runs: a cell whose way is not the one

@@ -41,8 +41,8 @@ MEANINGS = {
         "before what was taken above it"
     ),
     r"tracer\.barrier": (
-        "on vLLM no value goes from one invoke to another: run two traces, of which the first "
-        "saves what the second uses"
+        "on vLLM no value goes from one invoke to another: run two traces, and save in the first "
+        "what the second uses"
     ),
     r"Multiple prompts per invoke": (
         "on vLLM a trace takes one prompt, or an invoke does: make a trace for each, or an "

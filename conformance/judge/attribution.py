@@ -96,7 +96,7 @@ def _beside_one_stage(
         return Attribution(Side.NNSIGHT, f"{attribution.evidence}; {words}")
     if stages > 1:
         words = (
-            "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
+            "on one stage the cell was not run, so nothing distinguishes nnsight from the pipeline"
         )
         return Attribution(Side.UNDECIDED, f"{attribution.evidence}; {words}")
     return attribution
@@ -174,7 +174,7 @@ def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
     if _WITHOUT_NNSIGHT in reason:
         return Attribution(Side.ENGINE, "it raises the same when it is started without nnsight")
     if reason.startswith(_SKIPPED):
-        return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
+        return Attribution(Side.ENGINE, "it went around nnsight's hooks: none fired")
     if unreadable := _UNREADABLE.search(reason):
         return _by_what_was_handed(unreadable[1], plain)
     return None

@@ -1,6 +1,6 @@
 """References that a second implementation confirmed in an earlier run.
 
-`confirmed.json` has an entry for each model whose own definition in vLLM gave the reference's
+`confirmed.json` has an entry for each model that vLLM's own definition confirmed by the reference's
 log-probabilities in float32: the definition and some of these numbers. If today's reference has the
 same numbers, it is confirmed too, and an engine that differs from it by itself deviates, even in a
 run without a correct column. `scripts/confirmations.py RUN` writes the file.

@@ -291,7 +291,7 @@ def test_a_pipelined_cell_that_was_not_run_on_one_stage_is_not_decided() -> None
     refused = cell(Verdict.UNSUPPORTED)
     said = found(failed, refused, stages=2, one_stage="vllm-pp1", plain=RIGHT)
     assert said.side is Side.UNDECIDED
-    assert "cannot be told apart" in said.evidence
+    assert "nothing distinguishes nnsight from the pipeline" in said.evidence
 
 
 def test_what_fails_on_one_stage_as_well_is_not_the_pipelines() -> None:

@@ -177,7 +177,7 @@ def test_what_two_faults_explain_is_a_tie() -> None:
     off = {site: value * 1.03 for site, value in aux.items() if "mlp" in site}
     found = toy.judge(run, tied | {"aux": double | off})
     assert set(found.explanations) == {"twin", "mlp-only"}
-    assert "cannot be told apart" in found.diagnosis
+    assert "both look the same here" in found.diagnosis
 
 
 def test_what_the_reference_records_of_another_layer_is_not_this_layers() -> None:

@@ -102,7 +102,7 @@ def suggested(
         checked,
         sentence=f"not the same: {found.engine}",
         findings=(CheckFinding("engine", found.engine), *own),
-        notes=(*checked.notes, f"{tried}as far as was tried, no line of yours is at fault"),
+        notes=(*checked.notes, f"{tried}no edit of your file that was tried helps"),
     )
 
 

@@ -151,7 +151,7 @@ def _explained(
         for site, nearest in zip(sites, sampled, strict=True)
         if nearest in by_site and nearest not in alike
     ]
-    what = " or ".join(words) + (" (they cannot be told apart)" if len(words) > 1 else "")
+    what = " or ".join(words) + (" (both look the same here)" if len(words) > 1 else "")
     parts = [form.format(where=extent.describe(explained, everything), words=what)]
     if otherwise:
         parts.append(f"otherwise explained: {extent.describe(otherwise, everything)}")

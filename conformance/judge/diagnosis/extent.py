@@ -1,4 +1,4 @@
-"""Descriptions of which observations are off: names, layers, prompts, steps, tokens."""
+"""Descriptions of the observations that are off: names, layers, prompts, steps, tokens."""
 
 from __future__ import annotations
 

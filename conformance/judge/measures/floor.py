@@ -106,7 +106,7 @@ def floor(
 ) -> Floor:
     """Compute the noise floor of one observation from truth [T, D] and members [M, T, D].
 
-    `fallback` [T] is the scale of rows of which hardly anything is left: the clean run's norm,
+    `fallback` [T] is the scale of rows that are nearly zero: the clean run's norm,
     massive dimensions included. `centred` compares the rows without their means, and the means
     separately. `terms` is how many products the model's sums have: its width.
     """

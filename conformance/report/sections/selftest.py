@@ -90,7 +90,7 @@ _OF_WRITES = (
     f"a share of its effect, {_IN_TRIALS}"
 )
 _LATER = (
-    "detection limit of what befalls a write's effect at layers after it: the smallest fault that "
+    "detection limit of a fault in a write's effect at a later layer: the smallest fault that "
     f"is found, as a share of the effect, {_IN_TRIALS}"
 )
 _OF_READS = (

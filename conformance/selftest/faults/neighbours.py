@@ -17,7 +17,7 @@ from conformance.selftest.faults.returned import Saved, by_name, next_layer, sit
 WRONG = frozenset({Verdict.WRONG})
 STRUCTURE = frozenset({Verdict.STRUCTURE})
 
-#: The first forward after the one at the end of which `staggered` aborts a request.
+#: The first forward after `staggered` aborts a request.
 AFTER_ABORT = 3
 #: How many requests this project's engines run at once.
 SEATS = 8
