@@ -39,13 +39,14 @@ class Workplace:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "tests.faulty_command", *arguments]
 
+    @property
+    def manifest(self) -> list[str]:
+        """The options that say what there is to be run."""
+        return ["--models", str(self.folder / "models.yaml"), "--scenarios", str(SCENARIOS)]
+
     def of_a_run(self, *arguments: str) -> list[str]:
         """With the options that say where everything is."""
-        return self.command(
-            *arguments,
-            *("--models", str(self.folder / "models.yaml"), "--scenarios", str(SCENARIOS)),
-            *("--reports", str(self.reports)),
-        )
+        return self.command(*arguments, *self.manifest, "--reports", str(self.reports))
 
     def start(self, command: Sequence[str], **more: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -43,6 +43,7 @@ from conformance.runner import (
 )
 from conformance.runner.group import GroupRun
 from conformance.store import GroupFolder, ObservationCache
+from tests import faulty_run
 from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
 from tests.patience import PATIENCE
 
@@ -75,6 +76,9 @@ WARD = (
     "LeavesChildren",
     "LeavesSharedMemory",
     "LiesAboutItself",
+    "LosesAHelper",
+    "EndsWhenTold",
+    "EndsItsProcessesInLoad",
     "no_such_engine",
 )
 
@@ -91,6 +95,9 @@ class Ward:
         found = group(self.folder, engine).outcome(f"plain.{case}")
         assert found is not None, f"{engine}: {case} has no outcome"
         return found
+
+    def deaths(self, engine: str) -> list[WorkerDied]:
+        return [one for one in self.events if isinstance(one, WorkerDied) and one.id == engine]
 
     def group(self, engine: str) -> Group:
         found = group(self.folder, engine).group()
@@ -192,6 +199,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         ("EngineWithProcess", Status.CRASH, r"a process of the engine ended.*core is gone"),
         ("HangsInClose", Status.OK, r""),
         ("LeavesChildren", Status.OK, r""),
+        ("EndsWhenTold", Status.OK, r""),
     ],
 )
 def test_a_cell_is_recorded_as_what_it_is(
@@ -320,8 +328,8 @@ def test_the_display_is_told_the_whole_story(ward: Ward) -> None:
     kinds = [type(event) for event in told("healthy")]
     cell = [CellStarted, CellFinished]
     assert kinds == [GroupStarted, GroupLoaded, *cell, *cell, *cell, GroupFinished]
-    deaths = [event for event in told("aborts") if isinstance(event, WorkerDied)]
-    assert [(death.case, death.status) for death in deaths] == 2 * [("plain.bad", Status.CRASH)]
+    deaths = [(death.case, death.status) for death in ward.deaths("aborts")]
+    assert deaths == 2 * [("plain.bad", Status.CRASH)]
     for engine in WARD:
         done = [event.case for event in told(engine) if isinstance(event, CellFinished)]
         assert sorted(done) == sorted(f"plain.{case}" for case in CASES)
@@ -404,24 +412,74 @@ def test_a_damaged_outcome_is_made_again(tmp_path: Path) -> None:
     assert noted(tmp_path, "healthy") == [*CASES, "bad"]
 
 
-LOSING = ("LosesAProcessInLoad", "LosesAProcessInProbe")
+@dataclass(frozen=True)
+class Lost:
+    """A group whose engine has lost a process, in a folder of its own."""
+
+    folder: Path
+    engine: str
+    events: Sequence[Event]
+
+    @property
+    def deaths(self) -> list[WorkerDied]:
+        name = self.folder.name
+        return [one for one in self.events if isinstance(one, WorkerDied) and one.id == name]
+
+    @property
+    def first(self) -> Outcome:
+        found = group(self.folder, self.engine).outcome("plain.first")
+        assert found is not None
+        return found
 
 
-@pytest.mark.parametrize("engine", LOSING)
-@pytest.mark.parametrize("cases", [CASES, ()])
+#: Who loses a process, by which signal, in how many loads, and which cases it has.
+LOSING = [
+    ("LosesAProcessInLoad", "KILL", 1, CASES),
+    ("LosesAProcessInLoad", "KILL", 1, ()),
+    ("LosesAProcessInProbe", "KILL", 1, CASES),
+    ("LosesAProcessUnseen", "HUP", 1, CASES),
+    ("LosesAProcessUnseen", "TERM", 1, CASES),
+    *(
+        (engine, number, kills, CASES)
+        for engine in ("LosesAProcessInLoad", "LosesAProcessInProbe")
+        for number in ("ABRT", "SEGV", "")
+        for kills in (1, 9)
+    ),
+]
+LostGroups = dict[tuple[str, str, int, Sequence[str]], Lost]
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> LostGroups:
+    """All of them in one run."""
+    folder = tmp_path_factory.mktemp("losing")
+    events: list[Event] = []
+    found = {}
+    plan = []
+    for engine, number, kills, cases in LOSING:
+        own = folder / f"{engine}-{number}-{kills}-{len(cases)}"
+        own.mkdir()
+        (own / "kills").write_text(str(kills))
+        one = planned(engine, own, options={"refuse": True, "signal": number}, cases=cases)
+        plan.append(dataclasses.replace(one, id=own.name))
+        found[engine, number, kills, cases] = Lost(own, engine, events)
+    limits = TimeLimits(close=LIMITS.close)  # some engines here leave what nobody ends
+    run(plan, logs=folder / "logs", jobs=4, limits=limits, on_event=events.append)
+    return found
+
+
+@pytest.mark.parametrize(("engine", "cases"), [(each[0], each[3]) for each in LOSING[:3]])
 def test_a_load_that_somebody_kills_is_tried_again(
-    tmp_path: Path, engine: str, cases: tuple[str, ...]
+    lost: LostGroups, engine: str, cases: tuple[str, ...]
 ) -> None:
-    (tmp_path / "kills").write_text("1")
-    summary, events = again(tmp_path, engine, options={"refuse": True}, cases=cases)
-    assert summary.done[engine].ok
-    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    found = lost[engine, "KILL", 1, cases]
+    [death] = found.deaths
     assert death.status is Status.CRASH
     assert re.search(r"was ended from outside by SIGKILL; then RuntimeError: ", death.reason)
-    assert noted(tmp_path, engine) == list(cases)
+    assert noted(found.folder, engine) == list(cases)
 
 
-@pytest.mark.parametrize("engine", LOSING)
+@pytest.mark.parametrize("engine", ["LosesAProcessInLoad", "LosesAProcessInProbe"])
 @pytest.mark.parametrize(
     ("signal", "words"),
     [
@@ -432,65 +490,47 @@ def test_a_load_that_somebody_kills_is_tried_again(
     ],
 )
 def test_a_load_in_which_a_process_is_lost_is_tried_once_more(
-    tmp_path: Path, engine: str, signal: str, words: str
+    lost: LostGroups, engine: str, signal: str, words: str
 ) -> None:
     """One crash may be anybody's; one in every load is what the engine does, in its own words."""
-    options = {"refuse": True, "signal": signal}
-    (tmp_path / "kills").write_text("1")
-    summary, events = again(tmp_path, engine, options=options)
-    assert summary.done[engine].ok
-    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    once, always = (lost[engine, signal, kills, CASES] for kills in (1, 9))
+    assert once.first.status is Status.UNSUPPORTED
+    [death] = once.deaths
     assert re.search(words, death.reason)
-    always = tmp_path / "always"
-    always.mkdir()
-    (always / "kills").write_text("9")
-    _, events = again(always, engine, options=options)
-    outcome = group(always, engine).outcome("plain.first")
-    assert outcome is not None
-    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
-    assert outcome.reason.startswith("RuntimeError: Engine core initialization failed")
-    assert len([event for event in events if isinstance(event, WorkerDied)]) == 1
-    assert (always / "kills").read_text() == "7"
+    assert (always.first.status, always.first.outside) == (Status.ERROR, False)
+    assert always.first.reason.startswith("RuntimeError: Engine core initialization failed")
+    assert len(always.deaths) == 1
+    assert (always.folder / "kills").read_text() == "7"
 
 
-@pytest.mark.parametrize(
-    ("signal", "words"),
-    [
-        ("HUP", f"running plain.{CASES[0]}: RuntimeError: EngineDeadError"),
-        ("TERM", f"running plain.{CASES[0]}: RuntimeError: EngineDeadError"),
-    ],
-)
+@pytest.mark.parametrize("signal", ["HUP", "TERM"])
 def test_a_process_that_ends_as_the_load_does_is_missed_in_the_first_cell(
-    tmp_path: Path, signal: str, words: str
+    lost: LostGroups, signal: str
 ) -> None:
-    (tmp_path / "kills").write_text("1")
-    options = {"refuse": True, "signal": signal}
-    summary, events = again(tmp_path, "LosesAProcessUnseen", options=options)
-    assert summary.done["LosesAProcessUnseen"].ok
-    [death] = [event for event in events if isinstance(event, WorkerDied)]
-    assert f"while running plain.{CASES[0]}: " in death.reason
-    assert words in death.reason
-    assert sorted(noted(tmp_path, "LosesAProcessUnseen")) == sorted(CASES)
+    found = lost["LosesAProcessUnseen", signal, 1, CASES]
+    assert found.first.status is Status.UNSUPPORTED
+    [death] = found.deaths
+    assert f"while running plain.{CASES[0]}: RuntimeError: EngineDeadError" in death.reason
+    assert sorted(noted(found.folder, found.engine)) == sorted(CASES)
 
 
-def test_an_error_is_not_the_end_of_a_process_that_only_helped(tmp_path: Path) -> None:
+def test_an_error_is_not_the_end_of_a_process_that_only_helped(ward: Ward) -> None:
     """Seen on CUDA with nnsight-serve, whose known errors were crashes once in three."""
-    _, events = again(tmp_path, "LosesAHelper")
-    assert not [event for event in events if isinstance(event, WorkerDied)]
-    outcome = group(tmp_path, "LosesAHelper").outcome("plain.first")
-    assert outcome is not None
+    assert ward.deaths("LosesAHelper") == []
+    outcome = ward.outcome("LosesAHelper", "first")
     assert (outcome.status, outcome.outside) == (Status.ERROR, False)
     assert outcome.reason.startswith("RuntimeError: ValueError: save()")
 
 
-def test_a_cell_whose_engine_is_told_to_end_is_run_again(tmp_path: Path) -> None:
-    summary, events = again(tmp_path, "EndsWhenTold", options={"folder": str(tmp_path)})
-    assert summary.done["EndsWhenTold"].ok
-    [death] = [event for event in events if isinstance(event, WorkerDied)]
+def test_a_cell_whose_engine_is_told_to_end_is_run_again(ward: Ward) -> None:
+    [death] = ward.deaths("EndsWhenTold")
     assert "while running plain.bad: RuntimeError: Server shutting down" in death.reason
-    outcome = group(tmp_path, "EndsWhenTold").outcome("plain.bad")
-    assert outcome is not None
-    assert outcome.status is Status.OK
+
+
+def test_an_engine_that_ends_its_own_processes_was_not_killed(ward: Ward) -> None:
+    outcome = ward.outcome("EndsItsProcessesInLoad", "first")
+    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
+    assert outcome.reason == "RuntimeError: no room for the cache"
 
 
 def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
@@ -505,14 +545,6 @@ def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
     outcome = group(tmp_path, "LosesAProcessInLoad").outcome("plain.first")
     assert outcome is not None
     assert outcome.status is Status.UNSUPPORTED
-
-
-def test_an_engine_that_ends_its_own_processes_was_not_killed(tmp_path: Path) -> None:
-    again(tmp_path, "EndsItsProcessesInLoad", cases=("first",))
-    outcome = group(tmp_path, "EndsItsProcessesInLoad").outcome("plain.first")
-    assert outcome is not None
-    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
-    assert outcome.reason == "RuntimeError: no room for the cache"
 
 
 # --- the order of jobs --------------------------------------------------------------
@@ -538,7 +570,7 @@ def test_a_job_is_made_when_those_it_waits_for_are_done(tmp_path: Path) -> None:
 def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: Path) -> None:
     summary = run(
         [
-            planned("does_not_start", tmp_path, cases=()),
+            planned("does_not_start", tmp_path, cases=(), options={"refuse": True}),
             dataclasses.replace(
                 planned("healthy", tmp_path, options={"refuse": True}), needs=("does_not_start",)
             ),
@@ -575,10 +607,11 @@ def test_a_job_that_needs_one_cell_is_begun_while_the_other_cells_are_run(tmp_pa
 
 def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) -> None:
     needs = ("raises", "plain.bad")
+    waiting = planned("healthy", tmp_path, options={"refuse": True})
     run(
         [
-            dataclasses.replace(planned("healthy", tmp_path), needs_cells=(needs,)),
-            planned("raises", tmp_path, cases=("bad", "last")),
+            dataclasses.replace(waiting, needs_cells=(needs,)),
+            planned("raises", tmp_path, cases=("bad", "last"), options={"refuse": True}),
         ],
         logs=tmp_path / "logs",
         jobs=2,
@@ -589,8 +622,8 @@ def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) ->
 
 
 def test_a_job_whose_cells_owner_did_not_start_says_so(tmp_path: Path) -> None:
-    needing = planned("healthy", tmp_path)
-    owner = planned("does_not_start", tmp_path, cases=("first",))
+    needing = planned("healthy", tmp_path, options={"refuse": True})
+    owner = planned("does_not_start", tmp_path, cases=("first",), options={"refuse": True})
     cells = (("does_not_start", "plain.first"),)
     run([dataclasses.replace(needing, needs_cells=cells), owner], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == []
@@ -602,7 +635,7 @@ def test_a_job_whose_cells_owner_did_not_start_says_so(tmp_path: Path) -> None:
 
 def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     def once(*, ours: bool) -> int:
-        job = planned("does_not_start", tmp_path)
+        job = planned("does_not_start", tmp_path, options={"refuse": True})
         run([dataclasses.replace(job, ours=ours)], logs=tmp_path / "logs")
         return group(tmp_path, "does_not_start").group().starts  # type: ignore[union-attr]
 
@@ -618,7 +651,7 @@ def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_pat
 
 def test_cells_that_never_had_a_worker_are_run_by_a_resumed_run(tmp_path: Path) -> None:
     blocked = planned("healthy", tmp_path, options={"refuse": True})
-    broken = planned("does_not_start", tmp_path, cases=())
+    broken = planned("does_not_start", tmp_path, cases=(), options={"refuse": True})
     run(
         [broken, dataclasses.replace(blocked, needs=("does_not_start",))],
         logs=tmp_path / "logs",
@@ -717,13 +750,14 @@ def test_what_imports_leave_for_the_end_is_the_zygotes_and_no_workers(tmp_path: 
         "os.register_at_fork(after_in_child=lambda: left('forked'))\n"
     )
     launch = Launch(preload="preload", env=(("PYTHONPATH", str(tmp_path)),))
-    run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
+    healthy = planned("healthy", tmp_path, launch=launch, options={"refuse": True})
+    run([healthy], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
     assert (tmp_path / "forked").exists()
     assert not (tmp_path / "worker").exists()
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / "bad_preload.py").write_text(
         "import os, pathlib, signal\n"
@@ -732,7 +766,8 @@ def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, na
         f"if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.{name})\n"
     )
     launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
-    run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
+    healthy = planned("healthy", tmp_path, launch=launch, options={"refuse": True})
+    run([healthy], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
 
 
@@ -864,9 +899,10 @@ def shared_of(folder: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"conformance-{folder.parent.name}-{folder.name}-*"))
 
 
-def start_parent(
-    folder: Path, engines: Sequence[str] = ("WaitsInLast", "healthy")
-) -> subprocess.Popen[str]:
+PAIR = ("WaitsInLast", "healthy")
+
+
+def start_parent(folder: Path, engines: Sequence[str] = PAIR) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.faulty_run", str(folder), *engines],
         cwd=ROOT,
@@ -885,10 +921,7 @@ def to_the_middle(parent: subprocess.Popen[str], folder: Path) -> None:
 
 def resume(folder: Path) -> dict[str, object]:
     (folder / "gate").touch()
-    parent = start_parent(folder)
-    output, _ = parent.communicate(timeout=PATIENCE)
-    found: dict[str, object] = json.loads(output)
-    return found
+    return faulty_run.run_all(folder, PAIR)
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
@@ -899,6 +932,8 @@ def test_a_killed_parent_leaves_nobody_and_can_be_resumed(
     to_the_middle(parent, tmp_path)
     assert len(survivors(mark)) >= 4, "parent, zygote, worker, its child"
     assert shared_of(tmp_path)
+    with pytest.raises(ConformanceError, match="another process is working on this run"):
+        faulty_run.run_all(tmp_path, PAIR)
     if whole_group:
         os.killpg(parent.pid, signal.SIGKILL)
     else:
@@ -978,7 +1013,10 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(
     parent = start_parent(tmp_path)
     to_the_middle(parent, tmp_path)
     # To its children too, as Ctrl-C and `timeout` send it: the zygotes must outlive it.
+    # One that died between stopping a session and killing it would leave it stopped for ever.
     for process in psutil.Process(parent.pid).children():
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
         process.send_signal(number)
     parent.send_signal(number)
     output, _ = parent.communicate(timeout=PATIENCE)
@@ -998,26 +1036,10 @@ def test_what_is_finished_counts_also_when_its_group_was_just_ending(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(GroupRun, "close", interrupted)
-    summary = run([planned("healthy", tmp_path)], logs=tmp_path / "logs", limits=LIMITS)
+    healthy = planned("healthy", tmp_path, options={"refuse": True})
+    summary = run([healthy], logs=tmp_path / "logs", limits=LIMITS)
     assert summary.interrupted
     assert summary.finished == len(CASES)
-
-
-def test_zygotes_leave_to_the_runner_when_a_run_ends(tmp_path: Path, mark: str) -> None:
-    """One that died between stopping a session and killing it would leave it stopped for ever."""
-    parent = start_parent(tmp_path)
-    to_the_middle(parent, tmp_path)
-    children = psutil.Process(parent.pid).children()
-    zygotes = [one for one in children if "conformance.worker.zygote" in one.cmdline()]
-    assert zygotes
-    for zygote in zygotes:
-        status = Path(f"/proc/{zygote.pid}/status").read_text()
-        ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            assert ignored >> (number - 1) & 1, number
-    parent.send_signal(signal.SIGTERM)
-    parent.communicate(timeout=PATIENCE)
-    assert survivors(mark) == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -1026,17 +1048,6 @@ def test_a_second_interrupt_waits_until_nobody_is_left(number: signal.Signals) -
     with loop._uninterrupted():
         signal.raise_signal(number)
     assert signal.getsignal(number) is handler
-
-
-def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:
-    parent = start_parent(tmp_path)
-    to_the_middle(parent, tmp_path)
-    with pytest.raises(ConformanceError, match="another process is working on this run"):
-        run([planned("healthy", tmp_path)], logs=tmp_path / "logs")
-    parent.kill()
-    parent.communicate()
-    wait_until(lambda: not survivors(mark))
-    run([], logs=tmp_path / "logs")
 
 
 def test_limits_are_generous_by_default() -> None:

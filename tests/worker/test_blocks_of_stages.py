@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,69 @@ def _(model, case):
 '''
 
 
-def outcomes(folder: Path, code: str, engine: str) -> dict[str, Outcome | None]:
-    scenarios = folder / "blocks"
-    scenarios.mkdir()
-    (scenarios / "plain.py").write_text(SCENARIO.format(code=code))
-    run([planned(engine, folder, scenarios=scenarios)], logs=folder / "logs", jobs=1, limits=LIMITS)
-    return {name: group(folder, engine).outcome(f"plain.{name}") for name in CASES}
-
-
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
+BREAKS = "from tests import faulty; faulty.BROKEN.append('weights')"
+#: Each engine and a block that it runs.
+BLOCKS = [
+    ("BlockHere", "os._exit(7)"),
+    ("BlockHere", STOPS),
+    ("BlockHere", "os.abort()"),
+    ("BlockHere", "while True: signal.pause()"),
+    ("BlockHere", "sys.exit(0)"),
+    ("BlockHere", BREAKS),
+    ("BlockHere", "os.closerange(0, 4096)"),
+    ("BlockHere", "os.chdir('/'); os.environ.clear()"),
+    ("BlockHere", "os.fork()"),
+    ("BlockHere", "pass"),
+    ("BlockInAStage", "sys.exit(0)"),
+    ("BlockInAStage", "raise KeyboardInterrupt"),
+    ("BlockInAStage", STOPS),
+    ("EngineWithProcess", "pass"),
+]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left of one group: its folder holds what the engine noted."""
+
+    folder: Path
+    engine: str
+
+    def __getitem__(self, case: str) -> Outcome:
+        outcome = group(self.folder, self.engine).outcome(f"plain.{case}")
+        assert outcome is not None
+        return outcome
+
+    @property
+    def ran(self) -> list[tuple[str, str]]:
+        """The cases that were run, and in which process."""
+        lines = (self.folder / "ran").read_text().splitlines()
+        return [(name, pid) for name, pid in map(str.split, lines)]
+
+
+#: By their engine and their code.
+EndedBlocks = dict[tuple[str, str], Ended]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> EndedBlocks:
+    """Run every block in one run, each in a group of its own."""
+    folder = tmp_path_factory.mktemp("blocks")
+    found = {}
+    plan = []
+    for engine, code in BLOCKS:
+        name = f"{engine}-{len(plan)}"
+        scenarios = folder / name / "blocks"
+        scenarios.mkdir(parents=True)
+        (scenarios / "plain.py").write_text(SCENARIO.format(code=code))
+        plan.append(replace(planned(engine, folder / name, scenarios=scenarios), id=name))
+        found[engine, code] = Ended(folder / name, engine)
+    run(plan, logs=folder / "logs", jobs=6, limits=LIMITS)
+    return found
+
+
 #: Of these Python names the line that ended the worker, or at which it hung.
 PYTHON_SAYS = ("os.abort()", "while True: signal.pause()", "sys.exit(0)")
-BREAKS = "from tests import faulty; faulty.BROKEN.append('weights')"
 
 
 @pytest.mark.parametrize(
@@ -55,20 +107,17 @@ BREAKS = "from tests import faulty; faulty.BROKEN.append('weights')"
     ],
 )
 def test_a_block_that_ends_or_stops_its_worker_runs_again_alone(
-    code: str, status: Status, words: str, tries: int, tmp_path: Path
+    ended: EndedBlocks, code: str, status: Status, words: str, tries: int
 ) -> None:
-    found = outcomes(tmp_path, code, "BlockHere")
-    bad = found["bad"]
-    assert bad is not None
-    assert bad.status is status
-    assert words in bad.reason
+    found = ended["BlockHere", code]
+    assert found["bad"].status is status
+    assert words in found["bad"].reason
     if code in PYTHON_SAYS:
-        assert bad.frames[-1].owner is Owner.SCENARIO
-    assert noted(tmp_path, "BlockHere").count("bad") == tries
-    assert all((one := found[name]) and one.status is Status.OK for name in ("first", "last"))
-    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
-    [*_, (name, alone)] = ran
-    assert tries == 1 or (name == "bad" and [pid for _, pid in ran].count(alone) == 1)
+        assert found["bad"].frames[-1].owner is Owner.SCENARIO
+    assert noted(found.folder, "BlockHere").count("bad") == tries
+    assert {found["first"].status, found["last"].status} == {Status.OK}
+    [*_, (name, alone)] = found.ran
+    assert tries == 1 or (name == "bad" and [pid for _, pid in found.ran].count(alone) == 1)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +129,13 @@ def test_a_block_that_ends_or_stops_its_worker_runs_again_alone(
     ],
 )
 def test_a_block_in_a_stage_does_not_end_it_in_silence(
-    code: str, status: Status, words: str, tmp_path: Path
+    ended: EndedBlocks, code: str, status: Status, words: str
 ) -> None:
-    found = outcomes(tmp_path, code, "BlockInAStage")
-    bad = found["bad"]
-    assert bad is not None
-    assert bad.status is status
-    assert words in bad.reason
-    assert status is Status.TIMEOUT or bad.frames[-1].owner is Owner.SCENARIO
-    assert all((one := found[name]) and one.status is Status.OK for name in ("first", "last"))
+    found = ended["BlockInAStage", code]
+    assert found["bad"].status is status
+    assert words in found["bad"].reason
+    assert status is Status.TIMEOUT or found["bad"].frames[-1].owner is Owner.SCENARIO
+    assert {found["first"].status, found["last"].status} == {Status.OK}
 
 
 @pytest.mark.parametrize(
@@ -99,29 +146,27 @@ def test_a_block_in_a_stage_does_not_end_it_in_silence(
     ],
 )
 def test_no_case_runs_in_a_worker_that_another_one_has_damaged(
-    code: str, left: str, tmp_path: Path
+    ended: EndedBlocks, code: str, left: str
 ) -> None:
-    found = outcomes(tmp_path, code, "BlockHere")
-    assert found["bad"] is not None
+    found = ended["BlockHere", code]
     assert (found["bad"].status, found["bad"].left) == (Status.OK, (left,))
-    assert not any((one := found[name]) and one.left for name in ("first", "last"))
-    processes = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
-    ran = dict(processes)
+    assert not found["first"].left and not found["last"].left
+    ran = dict(found.ran)
     assert ran["first"] == ran["bad"] != ran["last"]
 
 
 @pytest.mark.parametrize("code", ["os.chdir('/'); os.environ.clear()", "os.fork()", "pass"])
-def test_the_next_case_runs_in_a_worker_that_computes_as_before(code: str, tmp_path: Path) -> None:
-    found = outcomes(tmp_path, code, "BlockHere")
-    assert all(one and one.status is Status.OK and not one.left for one in found.values())
-    processes = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
-    assert [name for name, _ in processes] == list(CASES), "a fork does not go on"
-    assert len({pid for _, pid in processes}) == 1
+def test_the_next_case_runs_in_a_worker_that_computes_as_before(
+    ended: EndedBlocks, code: str
+) -> None:
+    found = ended["BlockHere", code]
+    assert all(found[case].status is Status.OK and not found[case].left for case in CASES)
+    assert [name for name, _ in found.ran] == list(CASES), "a fork does not go on"
+    assert len({pid for _, pid in found.ran}) == 1
 
 
-def test_an_engine_that_loses_a_process_blames_no_block(tmp_path: Path) -> None:
-    found = outcomes(tmp_path, "pass", "EngineWithProcess")
-    assert found["bad"] is not None
-    assert found["bad"].status is Status.CRASH
-    assert not found["bad"].left
-    assert not found["bad"].frames
+def test_an_engine_that_loses_a_process_blames_no_block(ended: EndedBlocks) -> None:
+    bad = ended["EngineWithProcess", "pass"]["bad"]
+    assert bad.status is Status.CRASH
+    assert not bad.left
+    assert not bad.frames
