@@ -76,9 +76,6 @@ WARD = (
     "LeavesChildren",
     "LeavesSharedMemory",
     "LiesAboutItself",
-    "LosesAHelper",
-    "EndsWhenTold",
-    "EndsItsProcessesInLoad",
     "no_such_engine",
 )
 
@@ -199,7 +196,6 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         ("EngineWithProcess", Status.CRASH, r"a process of the engine ended.*core is gone"),
         ("HangsInClose", Status.OK, r""),
         ("LeavesChildren", Status.OK, r""),
-        ("EndsWhenTold", Status.OK, r""),
     ],
 )
 def test_a_cell_is_recorded_as_what_it_is(
@@ -439,6 +435,9 @@ LOSING = [
     ("LosesAProcessInProbe", "KILL", 1, CASES),
     ("LosesAProcessUnseen", "HUP", 1, CASES),
     ("LosesAProcessUnseen", "TERM", 1, CASES),
+    ("LosesAHelper", "", 0, CASES),
+    ("EndsWhenTold", "", 0, CASES),
+    ("EndsItsProcessesInLoad", "", 0, CASES),
     *(
         (engine, number, kills, CASES)
         for engine in ("LosesAProcessInLoad", "LosesAProcessInProbe")
@@ -514,23 +513,25 @@ def test_a_process_that_ends_as_the_load_does_is_missed_in_the_first_cell(
     assert sorted(noted(found.folder, found.engine)) == sorted(CASES)
 
 
-def test_an_error_is_not_the_end_of_a_process_that_only_helped(ward: Ward) -> None:
+def test_an_error_is_not_the_end_of_a_process_that_only_helped(lost: LostGroups) -> None:
     """Seen on CUDA with nnsight-serve, whose known errors were crashes once in three."""
-    assert ward.deaths("LosesAHelper") == []
-    outcome = ward.outcome("LosesAHelper", "first")
-    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
-    assert outcome.reason.startswith("RuntimeError: ValueError: save()")
+    found = lost["LosesAHelper", "", 0, CASES]
+    assert found.deaths == []
+    assert (found.first.status, found.first.outside) == (Status.ERROR, False)
+    assert found.first.reason.startswith("RuntimeError: ValueError: save()")
 
 
-def test_a_cell_whose_engine_is_told_to_end_is_run_again(ward: Ward) -> None:
-    [death] = ward.deaths("EndsWhenTold")
+def test_a_cell_whose_engine_is_told_to_end_is_run_again(lost: LostGroups) -> None:
+    found = lost["EndsWhenTold", "", 0, CASES]
+    [death] = found.deaths
     assert "while running plain.bad: RuntimeError: Server shutting down" in death.reason
+    assert sorted(noted(found.folder, found.engine)) == sorted([*CASES, "bad"])
 
 
-def test_an_engine_that_ends_its_own_processes_was_not_killed(ward: Ward) -> None:
-    outcome = ward.outcome("EndsItsProcessesInLoad", "first")
-    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
-    assert outcome.reason == "RuntimeError: no room for the cache"
+def test_an_engine_that_ends_its_own_processes_was_not_killed(lost: LostGroups) -> None:
+    found = lost["EndsItsProcessesInLoad", "", 0, CASES].first
+    assert (found.status, found.outside) == (Status.ERROR, False)
+    assert found.reason == "RuntimeError: no room for the cache"
 
 
 def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
