@@ -69,8 +69,10 @@ def update(
     new = _new(assessed)
     undecided = {result.plain for group in new if _boundless(group) for result in group}
     for index, entry in enumerate(known.own):
-        matched = {cell for cell in universe if cell in entry}
         given_up, line = _given_up(known, index, assessed) - undecided, known.line(index)
+        if not given_up and any(cell in entry for cell in universe):
+            continue
+        matched = {cell for cell in universe if cell in entry}
         if both := given_up & _held(known, index, assessed):
             unsolved.append(
                 f"line {line}: {plural(len(both), 'cell')} as it says in one environment, and not "

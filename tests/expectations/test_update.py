@@ -97,6 +97,12 @@ def test_a_gap_that_is_gone_is_removed_with_its_own_comment(tmp_path):
     assert len(found.changes) == 1
 
 
+def test_an_entry_that_matches_no_cell_is_removed(tmp_path):
+    text = FILE.replace("model: llama", "model: nobody")
+    found = updated(tmp_path, text, results(EXPECTED))
+    assert text != FILE and "nobody" not in found.text
+
+
 def test_the_last_entry_leaves_an_empty_list_and_takes_a_new_one(tmp_path):
     empty = updated(tmp_path, FILE, results()).text
     assert "known: []" in empty and "A header" in empty
