@@ -65,9 +65,9 @@ def results() -> Results:
 
 
 @pytest.fixture(scope="session")
-def rendered(results: Results) -> str:
-    """The page of these results."""
-    return html.render(results)
+def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of these results, next to those of their architectures; no test may change it."""
+    return html.publish(results, tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="session")

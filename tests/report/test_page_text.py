@@ -49,27 +49,35 @@ def unpacked(text: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
+@pytest.fixture(scope="module")
+def rendered(published: Path) -> str:
+    return published.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def strange() -> str:
+    return html.render(hostile.hostile())
+
+
 def test_writes_index_html_into_the_folder(tmp_path: Path) -> None:
     path = html.write(synthetic.one_cell(), tmp_path / "run")
     assert path == tmp_path / "run" / "index.html"
     assert [entry.name for entry in path.parent.iterdir()] == ["index.html"]
 
 
-@pytest.mark.parametrize("strange", [False, True], ids=["plain", "hostile"])
+@pytest.mark.parametrize(("name", "groups"), [("rendered", 39), ("strange", 1)])
 def test_has_exactly_the_tags_of_the_frame(
-    results: Results, rendered: str, *, strange: bool
+    request: pytest.FixtureRequest, name: str, groups: int
 ) -> None:
     """Whatever the run says, the only scripts are ours and nothing is fetched."""
-    results = hostile.hostile() if strange else results
-    page = Reader(html.render(results) if strange else rendered)
-    groups = len({(cell.model, cell.backend) for cell in results.cells})
+    page = Reader(request.getfixturevalue(name))
     assert set(page.scripts) == {"", "index", *(f"part-{i}" for i in range(groups))}
     assert sum(tag == "script" for tag, _ in page.tags) == groups + 2
     assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "embed", "base")]
     for tag, attributes in page.tags:
-        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
-        for name in ("src", "href", "srcset", "action"):
-            value = attributes.get(name) or ""
+        assert not [key for key in attributes if key.startswith("on")], (tag, attributes)
+        for key in ("src", "href", "srcset", "action"):
+            value = attributes.get(key) or ""
             assert not re.match(r"\s*(https?:|//|javascript:)", value), (tag, value)
 
 
@@ -112,15 +120,15 @@ def test_the_data_says_what_the_run_says(results: Results, rendered: str) -> Non
     assert part["rows"][0] == sites
 
 
-def test_markup_of_a_run_is_text() -> None:
-    page = Reader(html.render(hostile.hostile()))
+def test_markup_of_a_run_is_text(strange: str) -> None:
+    page = Reader(strange)
     assert hostile.ATTACK in page.text
     index = unpacked(page.scripts["index"])
     assert index["models"][0]["id"] == hostile.MODEL
 
 
-def test_a_long_log_is_cut_in_its_middle_and_says_so() -> None:
-    page = Reader(html.render(hostile.hostile()))
+def test_a_long_log_is_cut_in_its_middle_and_says_so(strange: str) -> None:
+    page = Reader(strange)
     part = unpacked(page.scripts["part-0"])
     assert len(part["log"]) < 100_000
     assert "characters left out" in part["log"]
@@ -144,20 +152,19 @@ def test_says_which_transport_ran_and_how_many_stages_there_were(rendered: str) 
 
 
 def test_every_architecture_has_a_page_with_its_own_models_only(
-    tmp_path: Path, results: Results
+    published: Path, rendered: str, results: Results
 ) -> None:
-    index = html.publish(results, tmp_path)
-    assert index.name == "index.html"
+    assert published.name == "index.html"
     architectures = {model.architecture for model in results.models}
-    pages = {path.stem for path in tmp_path.glob("*.html")} - {"index"}
+    pages = {path.stem for path in published.parent.glob("*.html")} - {"index"}
     assert pages == architectures
-    own = Reader((tmp_path / "llama.html").read_text(encoding="utf-8"))
+    own = Reader((published.parent / "llama.html").read_text(encoding="utf-8"))
     data = unpacked(own.scripts["index"])
     assert [model["id"] for model in data["models"]] == ["smollm2", "llama"]
     cells = sum(group[2] for group in data["groups"])
     assert cells == sum(cell.architecture == "llama" for cell in results.cells)
     assert not data["files"]
-    whole = unpacked(Reader(index.read_text(encoding="utf-8")).scripts["index"])
+    whole = unpacked(Reader(rendered).scripts["index"])
     assert whole["files"]["gpt2"] == "gpt2.html"
 
 
@@ -176,7 +183,8 @@ def test_a_name_of_an_architecture_cannot_lead_out_of_the_folder(tmp_path: Path)
     assert len(list((tmp_path / "run").glob("*.html"))) == len(names) + 1
 
 
-def test_an_unfinished_run_says_so_first_and_is_no_pass(results: Results) -> None:
+def test_an_unfinished_run_says_so_first_and_is_no_pass() -> None:
+    results = synthetic.results(synthetic.Maker(models=synthetic.MODELS[:1]))
     footer = replace(results.footer, planned=results.footer.planned + 100)
     good = tuple(cell for cell in results.cells if cell.verdict.passes)
     partial = html.render(replace(results, cells=good, gaps=(), footer=footer))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conformance.records import Results, Verdict
-from conformance.report import html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,10 +23,9 @@ DOC = Path(__file__).parents[2] / "docs" / "report.md"
 
 
 @pytest.fixture
-def page(browser: Browser, results: Results, tmp_path: Path) -> Iterator[Page]:
-    path = html.publish(results, tmp_path)
+def page(browser: Browser, published: Path) -> Iterator[Page]:
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    opened.goto(f"file://{path}")
+    opened.goto(f"file://{published}")
     opened.wait_for_selector("html[data-ready]")
     yield opened
     opened.close()
