@@ -82,7 +82,7 @@ def test_a_tiny_model_hides_no_fault(made, plain):
     assert vectors
     assert all(each.std() > 0.02 for each in vectors)
     held = [each for each in plain.state_dict().values() if each.is_floating_point()]
-    assert all(len(each.unique()) > 1 for each in held if each.numel() > 1)
+    assert all(each.min() < each.max() for each in held if each.numel() > 1)
     continuations = [greedy(plain, tokenizer, prompt) for prompt in (*PAIR, PROBE)]
     assert all(len(tokens) == 8 for tokens in continuations)
     assert all(len(set(tokens)) > 1 for tokens in continuations)
