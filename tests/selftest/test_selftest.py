@@ -18,6 +18,7 @@ from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.section import Table
 from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
+from conformance.selftest.fault import Fault
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.faulty_columns import honest_cells
 from tests import ours
@@ -50,6 +51,20 @@ SENTINELS = {
 }
 
 
+#: Of faults with many cases, those that are injected here; the self-test has them all.
+CASES = {
+    "repeat": ("clean.pair", "read_all.pair", "steering.middle-small-one", "ablation.middle"),
+    "write-dropped": ("ablation.middle", "steering.middle-large-all", "cross_write.two", "cache.all"),
+}
+
+
+def reduced(name: str) -> Fault:
+    fault = FAULTS[name]
+    cases = CASES.get(name, fault.cases)
+    assert set(cases) <= set(fault.cases)
+    return replace(fault, cases=cases)
+
+
 #: Faults between clients: only a backend with several clients injects them.
 BETWEEN = ("client-rows", "client-outlives", "client-saves")
 
@@ -62,9 +77,10 @@ class Gathered:
         self.thresholds = Thresholds()
         self.scenarios = ours.scenarios()
         self.plan = run.plan(
-            [FAULTS[name] for name in faults],
+            [reduced(name) for name in faults],
             [model for model in known.models if model.id in models],
             [backend for backend in known.backends if backend.id in backends],
+            most=1,
         )
         self.run = execution.begin(
             reports,
@@ -123,7 +139,7 @@ def test_every_bar_holds(gathered):
 
 def test_nothing_is_flagged_without_a_fault(gathered):
     quiet = [row for row in gathered.table.rows if row.fault in {"repeat", "noise-only"}]
-    assert len(quiet) == 5 * 3 + 4 * 2
+    assert len(quiet) == 4 * 3 + 4 * 2
     assert {row.ending for row in quiet} == {Ending.QUIET}
 
 
