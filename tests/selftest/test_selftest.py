@@ -54,7 +54,12 @@ SENTINELS = {
 #: Of faults with many cases, those that are injected here; the self-test has them all.
 CASES = {
     "repeat": ("clean.pair", "read_all.pair", "steering.middle-small-one", "ablation.middle"),
-    "write-dropped": ("ablation.middle", "steering.middle-large-all", "cross_write.two", "cache.all"),
+    "write-dropped": (
+        "ablation.middle",
+        "steering.middle-large-all",
+        "cross_write.two",
+        "cache.all",
+    ),
 }
 
 
