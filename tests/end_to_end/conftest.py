@@ -11,7 +11,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -36,12 +38,14 @@ EXAMPLES = {
     name: f"# {name}\n{source}" if name.endswith(".py") else source
     for name, source in re.findall(r"```(?:python|text)\n# (\S+)\n(.*?)```", PAGES, re.DOTALL)
 }
-#: One or two cases of each scenario that is a program; the rest differ in a layer.
+#: One or two cases of each scenario that is a program; the rest differ in a layer, or do a part.
 PROGRAMS = (
     "clean-pair", "read_all-pair", "cross_consume-first-middle", "cross_write-two",
-    "ablation-middle", "steering-middle-small-all", "multigen-read", "multigen-write",
-    "multigen-cross",
+    "ablation-middle", "steering-middle-small-all", "multigen-cross",
 )  # fmt: skip
+#: The default backends, and one that a single case of `llama` runs on.
+COLUMNS = ("hf", "vllm-pp1", "vllm-pp2")
+SERVER, SERVED = "vllm-serve", "clean"
 #: Seconds between two looks at the sockets of a run: an engine is open for longer.
 LOOK = 1.0
 
@@ -53,8 +57,8 @@ class Ran:
     code: int
     output: str
     reports: Path
-    #: Where its processes accepted connections, if it was watched.
-    listening: frozenset[str] = frozenset()
+    #: Where its processes accepted connections, by process, if it was watched.
+    listening: Mapping[int, Collection[str]] = field(default_factory=dict)
 
     @property
     def folder(self) -> RunFolder:
@@ -73,17 +77,32 @@ class Ran:
         return {f"{c.scenario}-{c.case}": c for c in cells if c.backend == backend}
 
 
-def conformance(reports: Path, *arguments: str, watch: bool = False) -> Ran:
+#: The command, where workers of an engine of the tests are forked from transformers' zygote.
+PRELOADED = """\
+from conformance import engines
+import conformance_command
+engines.PRELOAD["tests.end_to_end.test_adapters_run:open_engine"] = engines.PRELOAD["hf"]
+conformance_command.main()
+"""
+
+
+def conformance(
+    reports: Path,
+    *arguments: str,
+    watch: bool = False,
+    command: Sequence[str] = ("-m", "conformance"),
+) -> Ran:
     """Run the command as a user does, with reports of its own."""
-    places: set[str] = set()
+    places: dict[int, set[str]] = defaultdict(set)
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "conformance", *arguments, "--reports", str(reports)],
+            [sys.executable, *command, *arguments, "--reports", str(reports)],
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
             while watch and process.poll() is None:
-                places |= sessions.listening(sessions.descendants(process.pid))
+                for pid in sessions.descendants(process.pid):
+                    places[pid] |= sessions.listening([pid])
                 wait_a_little(process)
             code = process.wait(timeout=1800)
         except BaseException:
@@ -91,7 +110,7 @@ def conformance(reports: Path, *arguments: str, watch: bool = False) -> Ran:
             process.wait()
             raise
         output.seek(0)
-        return Ran(code, output.read(), reports, frozenset(places))
+        return Ran(code, output.read(), reports, places)
 
 
 def wait_a_little(process: subprocess.Popen[str]) -> None:
@@ -110,9 +129,9 @@ def either(names: list[str]) -> str:
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Run every scenario that one engine load can run, on a tiny llama and every default backend,
     without what nnsight is known to lose and what transformers does not have. Run the same
-    scenarios as programs too, and the examples of the pages on HF. The default tier runs
-    every case in float32, and those that bf16 can show something about in bf16. Of the cases that
-    draw many ids and differ in temperature and top-p alone, one or two are run.
+    scenarios as programs too, the examples of the pages on HF, and one case on a server. The run is
+    in float32: the self-test runs all precisions. Of the cases that combine the same choices in
+    other ways, those run that hold every choice.
     """
     folder = tmp_path_factory.mktemp("scenarios")
     programs, examples = folder / "charter_programs", folder / "my_scenarios"
@@ -128,12 +147,22 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     taught = either([path.stem for path in examples.glob("*.py")])
     elsewhere = "appended or chunked or preempt or kept or extract or samples"
     drawn = "drawing[ and not 0.5-0.7 or drawing_first[ and -0]"
+    steered = "first-small-one or middle-small-all or middle-large-all or last-large-one"
+    combined = (
+        f"steering[ and not ({steered}) or cross_consume[ and (first-last or early-middle)"
+        " or skip[ and (middle-alone or last-pair)"
+    )
     loads = "logprobs[ and pp2-processed"  # an engine load for one cell: pp1 has it
+    sent = "-clients"  # no default backend has clients: the self-test runs one that has
+    left_out = f"{elsewhere} or {sent} or {drawn} or {combined} or {loads}"
+    served = f"{SERVER} and {SERVED}[ and alone"
+    whole = f"{taught} and -hf- or not ({taught} or {left_out})"
     places = (ours.copied(folder), programs, examples)
     return conformance(
         tmp_path_factory.mktemp("reports"),
-        *("run", "-m", "llama", "--tier", "default", "-j", "2"),
-        *("-k", f"({taught} and -hf-) or not ({taught} or {elsewhere} or {drawn} or {loads})"),
+        *("run", "-m", "llama", "-j", "2", "--precision", "float32"),
+        *(word for column in (*COLUMNS, SERVER) for word in ("-b", column)),
+        *("-k", f"{served} or not {SERVER} and ({whole})"),
         *(word for place in places for word in ("--scenarios", str(place))),
         watch=True,
     )
@@ -174,4 +203,5 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         *(word for column in columns for word in ("-b", column)),
         *(word for place in (ours.FOLDER, faults, streams) for word in ("--scenarios", str(place))),
         *("-k", " or ".join(f"({each})" for each in cells)),
+        command=("-c", PRELOADED),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import command, ours
-from tests.end_to_end.conftest import PROGRAMS, Ran, conformance
+from tests.end_to_end.conftest import COLUMNS, PROGRAMS, SERVED, SERVER, Ran, conformance
 
 pytestmark = pytest.mark.engine
 
@@ -23,7 +23,8 @@ def test_every_cell_of_a_tiny_llama_passes_on_every_backend(llama: Ran) -> None:
 
 def test_all_scenarios_and_three_backends_are_there(llama: Ran) -> None:
     cells = llama.results.cells
-    assert {cell.backend for cell in cells} == {"hf", "vllm-pp1", "vllm-pp2"}
+    assert {cell.backend for cell in cells} == {*COLUMNS, SERVER}
+    assert llama.cells(SERVER).keys() == {f"{SERVED}-alone"}
     elsewhere = {
         "chunked",
         "preempt",
