@@ -8,8 +8,6 @@ from collections.abc import Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import torch
-
 from conformance.engines import ENVIRONMENT
 
 #: Environment variables that select threads, instruction sets and kernels.
@@ -30,6 +28,8 @@ def device() -> str:
 
     Processors with other instruction sets use other kernels, and round differently.
     """
+    import torch  # not at the top: who joins a cluster computes nothing itself
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0)
     path = Path("/proc/cpuinfo")
