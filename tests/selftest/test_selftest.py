@@ -51,7 +51,7 @@ SENTINELS = {
 }
 
 
-#: Of faults with many cases, those that are injected here; the self-test has them all.
+#: The cases injected here, of faults with many. Only the whole self-test has all cases and places.
 CASES = {
     "repeat": ("clean.pair", "read_all.pair", "steering.middle-small-one", "ablation.middle"),
     "write-dropped": (
