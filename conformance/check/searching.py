@@ -15,18 +15,18 @@ from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.trial import FileReference
 from conformance.processes.sessions import seconds_running
-from conformance.records import Precision, Status, record
+from conformance.records import Status, record
 from conformance.runner.session import Steps
 from conformance.scenario import PAIR
-from conformance.store import RunFolder, gathered_in
+from conformance.store import RunFolder
 from conformance.store.files import read_record, write_record
 
 #: The file with the results of a search, next to the plan.
 EDITS = "edits.json"
 
-#: The default time limit for a file, in seconds: at least LEAST, and at least the time that _RUNS
-#: runs of the file take, but for these runs at most _MOST.
-LEAST, _RUNS, _MOST = 10.0, 40, 60.0
+#: The default time limit for a file, in seconds: at least LEAST, and while too few versions have
+#: run at most _MOST.
+LEAST, _MOST = 10.0, 60.0
 
 
 @record()
@@ -63,11 +63,11 @@ def search(
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:
                 clean[backend] = yield from ask_engine(place, backend)
-            ran = place.outcome(gathered_in(backend, Precision.FLOAT32), file.key)
-            least = max(seconds, min(_RUNS * ran.seconds, _MOST))
-            until = time.monotonic() + (least if asked.search is None else asked.search)
+            now, most = time.monotonic(), max(seconds, _MOST)
+            limits = (seconds, most) if asked.search is None else (asked.search, asked.search)
+            until, latest = (now + limit for limit in limits)
             agree = {one.text: one.words for one in found if one.file == file.name and one.verified}
-            one = yield from Search(place, file, backend, reference, until).steps([*agree])
+            one = yield from Search(place, file, backend, reference, until, latest).steps([*agree])
             words = one.words or agree.get(one.text, ())
             found.append(replace(one, engine=clean[backend], words=words))
             write_record(run.path / EDITS, Edits(tuple(found)))

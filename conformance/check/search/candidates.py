@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -26,6 +27,9 @@ _LEADING = 3
 _UNLIKELY = 4
 _READS, _WRITES = {*vars(reads), *vars(logits)}, {*vars(writes)}
 
+#: The shortest expression that is changed wherever its statement has it, in bytes.
+_REPEATED = 4
+
 #: The extra cost of a change in functions that `hf` calls too: they are right for `hf`.
 _SHARED = 6
 
@@ -46,13 +50,39 @@ def propose(text: str, side: str, clues: Clues) -> list[Proposal]:
     program = ParsedFile(text, side)
     suspects = _suspects(program, clues)
     found: dict[str, Proposal] = {}
-    for rewrite in REWRITES:
-        for change in rewrite(program, clues):
-            candidate = _candidate(program, rewrite.__name__, change, suspects, clues)
-            if candidate is not None:
-                known = found.setdefault(candidate.text, candidate)
-                found[candidate.text] = min(known, candidate, key=lambda one: one.cost)
+    for name, change in changes(program, clues):
+        candidate = _candidate(program, name, change, suspects, clues)
+        if candidate is not None:
+            known = found.setdefault(candidate.text, candidate)
+            found[candidate.text] = min(known, candidate, key=lambda one: one.cost)
     return sorted(found.values(), key=lambda one: (one.cost, one.lines))
+
+
+def changes(program: ParsedFile, clues: Clues) -> Iterator[tuple[str, Change]]:
+    """Yield all changes, each with the name of its rewrite."""
+    for rewrite in REWRITES:
+        for one in rewrite(program, clues):
+            yield rewrite.__name__, one
+            yield from ((rewrite.__name__, every) for every in _repeated(program, one))
+
+
+def _repeated(program: ParsedFile, change: Change) -> Iterator[Change]:
+    """Yield the change made wherever its statement has the same expression: a slip is copied."""
+    if len(change.splices) != 1:
+        return
+    [splice] = change.splices
+    source = program.text.encode()
+    old = source[splice.start : splice.end]
+    if len(old) < _REPEATED or b"\n" in old:
+        return
+    for statement in program.statements:
+        if statement.start <= splice.start and splice.end <= statement.end:
+            whole = re.compile(rb"(?<![\w.])" + re.escape(old) + rb"(?![\w.\[(])")
+            places = list(whole.finditer(source, statement.start, statement.end))
+            if len(places) > 1:
+                splices = tuple(replace(splice, start=p.start(), end=p.end()) for p in places)
+                yield replace(change, splices=splices, cost=change.cost + 1)
+            return
 
 
 def _candidate(
@@ -71,8 +101,10 @@ def _candidate(
     if set(lines) <= program.shared:
         cost += _SHARED
     if not clues.lines and clues.wrong:
-        # If the layers agree, no write is wrong; if they differ, no read explains it.
-        cost += _UNLIKELY if name in (_READS if clues.parted else _WRITES) else 0
+        # If the layers agree, no write is wrong; if they differ, only reads for writes explain it.
+        of_write = set(lines) & {one.line for one in _writes(program)}
+        unlikely = name in _READS and not of_write if clues.parted else name in _WRITES
+        cost += _UNLIKELY if unlikely else 0
     return Proposal(text, name, change.words, lines, cost)
 
 

@@ -33,7 +33,8 @@ class Clues:
     `lines` are those that raised the engine's error, the innermost first. `wrong` names the values
     that differ. `parted` means that the layers' streams differ, so a write is involved. `meant` are
     the places at which transformers computes what the wrong values should hold. `dual` means that a
-    layer returns two tensors whose sum is the stream, `single` one tensor. `modules` are the module
+    layer returns two tensors whose sum is the stream, `single` one tensor. `layers` is the path of
+    the engine's list of layers. `modules` are the module
     names in a layer, `widths` the output widths on transformers by module name. `norms` and
     `embedding` are paths of modules outside the layers.
     """
@@ -44,6 +45,7 @@ class Clues:
     meant: tuple[ValuePlace, ...] = ()
     dual: bool = False
     single: bool = False
+    layers: str = ""
     modules: tuple[str, ...] = ()
     widths: Mapping[str, int] = field(default_factory=dict)
     head: str = "lm_head"

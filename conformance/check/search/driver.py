@@ -34,6 +34,9 @@ from conformance.runner import Further
 from conformance.runner.session import Request
 from conformance.store import gathered_in
 
+#: A search that is not limited by the user runs at least so many versions.
+_FEWEST_RUNS = 40
+
 #: The number of versions in a batch.
 _AT_ONCE = 6
 
@@ -67,13 +70,16 @@ class _Node:
 
 @dataclass
 class Search:
-    """The search for one file on one engine, which ends at `until` by the monotonic clock."""
+    """The search for one file on one engine. It ends at `until` by the monotonic clock, or at
+    `latest` if too few versions have run by then.
+    """
 
     place: Place
     file: UserFile
     backend: str
     reference: FileReference
     until: float
+    latest: float
     begun: float = field(default_factory=time.monotonic)
     precision: Precision = Precision.FLOAT32
     deep: int = _DEEP
@@ -184,7 +190,7 @@ class Search:
                 ready = [(one, (port,)) for port, one in zip(ports, tried, strict=True)]
                 ports = []
                 continue
-            if not heap or time.monotonic() >= self.until:
+            if not heap or self._is_over():
                 return self._found(best, edits)
             node = heapq.heappop(heap)
             batch = self._next_of(node)
@@ -199,6 +205,11 @@ class Search:
             batches = node.batches + _PER_CHANCE * chances
             node.order, node.number = _order(node.tried, batches), next(order)
             heapq.heappush(heap, node)
+
+    def _is_over(self) -> bool:
+        """Return whether the time is up, and enough versions were run."""
+        now = time.monotonic()
+        return now >= self.latest or (now >= self.until and self.ran >= _FEWEST_RUNS)
 
     def _ports(self) -> list[Proposal]:
         """Return ports of all of `hf` in the place of `vllm`, for a file that has both."""
@@ -248,6 +259,7 @@ class Search:
             modules=tuple(widths),
             widths={name.rpartition(".")[2]: width for name, width in widths.items()},
             head=next(heads, "lm_head"),
+            layers=str(layout.identity.get("layer_list", "")) if layout else "",
             norms=tuple(path for path in outside if re.search(r"norm|ln_f", path)),
             embedding=next((path for path in outside if re.search(EMBEDDINGS, path)), ""),
         )

@@ -8,7 +8,6 @@ import pytest
 
 from conformance.check.search.candidates import propose
 from conformance.check.search.change import Clues
-from conformance.check.search.rewrites import REWRITES
 from conformance.check.values.known_values import ValuePlace
 
 HF = """\
@@ -48,6 +47,36 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             "take_another_tensor",
             ["hidden = model.model.layers[2].self_attn.output[0][:, -1].save()"],
             ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
+            Clues(),
+        ),
+        (
+            "fill_inside",
+            [
+                "track = torch.zeros(len(LAYERS))",
+                "track[0] = model.model.layers[2].output[0][0, 0]",
+            ],
+            [
+                "track = torch.zeros(len(LAYERS)).save()",
+                "track[0] = model.model.layers[2].output[0][0, 0]",
+            ],
+            Clues(),
+        ),
+        (
+            "divide_variance",
+            ["hidden = np.var(rows, axis=0)"],
+            ["hidden = np.var(rows, axis=0, ddof=1)"],
+            Clues(),
+        ),
+        (
+            "take_engine_layers",
+            ["hidden = model.gpt_neox.layers[2].output[0].save()"],
+            ["hidden = model.model.layers[2].output[0].save()"],
+            Clues(layers="model.layers"),
+        ),
+        (
+            "leave_term",
+            ["mlp[SUBJECT - 1] = clean[SUBJECT - 1]"],
+            ["mlp[SUBJECT] = clean[SUBJECT]"],
             Clues(),
         ),
         (
@@ -253,15 +282,20 @@ def test_the_right_version_is_among_what_a_rewrite_proposes(rewrite, before, aft
 
 def proposed(text, clues):
     """All candidates, each under every rewrite that makes it."""
-    from conformance.check.search.candidates import _candidate
+    from conformance.check.search.candidates import _candidate, changes
     from conformance.check.search.program import ParsedFile
 
     program = ParsedFile(text, "vllm")
-    for rewrite in REWRITES:
-        for change in rewrite(program, clues):
-            candidate = _candidate(program, rewrite.__name__, change, set(), clues)
-            if candidate is not None:
-                yield candidate
+    for name, change in changes(program, clues):
+        candidate = _candidate(program, name, change, set(), clues)
+        if candidate is not None:
+            yield candidate
+
+
+def test_the_method_of_an_outer_object_is_called_after_the_block():
+    texts = [one.text for one in proposed(port("mean.update(lm.layers[2].stream)"), Clues())]
+    below = "passed = lm.layers[2].stream.save()\n    mean.update(passed)\n"
+    assert any(below in text for text in texts)
 
 
 def test_a_request_is_greedy_and_as_long_as_on_transformers():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.program import ParsedFile, Splice, joined
 from conformance.check.search.rewrites.reads import without_batch
@@ -20,6 +22,20 @@ _FUNCTIONS = (
     (2, "gelu({})"),
     (3, "relu({})"),
 )
+
+#: A path from the model to its list of layers.
+_LAYERS = re.compile(r"((?:lm\.)?model)\.((?:\w+\.)*(?:layers|h|blocks))")
+
+
+def take_engine_layers(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Take the engine's path to the list of layers, wherever another one stands."""
+    swaps = [
+        program.swap(node, f"{found[1]}.{clues.layers}")
+        for node in program.expressions(cst.Attribute)
+        if (found := _LAYERS.fullmatch(program.code(node))) and found[2] != clues.layers
+    ]
+    if swaps and clues.layers:
+        yield change(1, f"the engine's layers are `{clues.layers}`", *swaps, anywhere=True)
 
 
 def compute_activation(program: ParsedFile, clues: Clues) -> Iterator[Change]:

@@ -16,6 +16,8 @@ _INSIDE = "what a block fills is made in it and saved"
 
 #: Expressions for empty containers.
 _EMPTY = r"\[\]|\{\}|dict\(\)|list\(\)|defaultdict\(\w+\)"
+#: A tensor that is made to be filled.
+_ALLOCATED = r"torch\.(?:zeros|ones|empty|full)(?:_like)?\(.*\)"
 
 
 def copy_kept(program: ParsedFile, clues: Clues) -> Iterator[Change]:
@@ -65,12 +67,15 @@ def save_used(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 
 def fill_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Create a list or dict in the block that fills it, and save it there."""
+    """Create a list, dict or tensor in the block that fills it, and save it there."""
     for statement in program.statements:
-        found = re.fullmatch(rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+)", statement.text)
+        found = re.fullmatch(
+            rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+|{_ALLOCATED})", statement.text, flags=re.DOTALL
+        )
         if not found:
             continue
-        line = f"{found[1]} = {re.sub(_EMPTY, lambda empty: f'{empty[0]}.save()', found[2])}"
+        made = rf"{_ALLOCATED}|{_EMPTY}"
+        line = f"{found[1]} = {re.sub(made, lambda empty: f'{empty[0]}.save()', found[2])}"
         if program.trace_of(statement):
             yield change(2, _INSIDE, program.put(statement, line), anywhere=True)
             continue
@@ -101,6 +106,26 @@ def _carried_over(program: ParsedFile) -> Iterator[Change]:
             program.below(outer, f"{found[1]}.{hand_over}(here)"),
         )
         yield change(4, _INSIDE, *splices, anywhere=True)
+
+
+def call_below(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Save what a block passes to a method of an outer object, and call the method after it."""
+    for node in program.expressions(cst.Call):
+        statement, outer = program.statement_of(node), None
+        if statement is not None and statement.text == program.code(node):
+            outer = program.trace_of(statement)
+        found = re.match(r"(\w+)\.\w+(?=\()", program.code(node))
+        if not (outer and statement and found) or len(node.args) != 1:
+            continue
+        value = node.args[0].value
+        splices = (
+            program.put(statement, f"passed = {enclosed(value, program.code(value))}.save()"),
+            program.below(outer, f"{found[0]}(passed)"),
+        )
+        words = (
+            "the engine's process has its own copy of an object: call its method after the block"
+        )
+        yield change(3, words, *splices, anywhere=True)
 
 
 def key_by_prompt(program: ParsedFile, clues: Clues) -> Iterator[Change]:
