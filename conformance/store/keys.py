@@ -29,6 +29,7 @@ OBSERVING = (
     "builtin",
     "direction.py",
     "engines",
+    "along_candidate.py",
     "generated_tokens.py",
     "inputs/usable.py",
     "programs",

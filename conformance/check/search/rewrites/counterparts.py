@@ -125,7 +125,9 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             found += _in_forms_of_vllm(source, theirs, program, last, clues, forms)
         if last and theirs is None and simple:
             found.append(change(7, "`hf` has no such line", program.without(last)))
-        for cost, text in enumerate(port_statement(source, theirs, clues) if theirs else ()):
+        ported = list(port_statement(source, theirs, clues)) if theirs else []
+        ported += [text.replace("[:, ", "[") for text in ported[:1] if "[:, " in text]
+        for cost, text in enumerate(ported):
             if last and j < len(vllm):
                 found.append(change(3 + cost, _WORDS, program.put(last, text)))
             elif last and simple:
