@@ -51,11 +51,10 @@ def case_along(
 
 
 class OffRow(NamedTuple):
-    """A row that is off, with its relative distance."""
+    """A row that is off."""
 
     site: Site
     row: int
-    distance: float
 
     @property
     def order(self) -> tuple[str, int, int, float, str, int]:
@@ -80,7 +79,7 @@ def first_off(
             continue
         for row, distance in enumerate(_distances(value, known)):
             if distance > allowed:
-                return OffRow(site, row, distance)
+                return OffRow(site, row)
     return None
 
 

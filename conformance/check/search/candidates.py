@@ -48,10 +48,10 @@ class Proposal:
 def propose(text: str, side: str, clues: Clues) -> list[Proposal]:
     """Return the versions that differ from a file by one rewrite, the likeliest first."""
     program = ParsedFile(text, side)
-    suspects = _suspects(program, clues)
+    suspects, written = _suspects(program, clues), {one.line for one in _writes(program)}
     found: dict[str, Proposal] = {}
     for name, change in changes(program, clues):
-        candidate = _candidate(program, name, change, suspects, clues)
+        candidate = _candidate(program, name, change, suspects, written, clues)
         if candidate is not None:
             known = found.setdefault(candidate.text, candidate)
             found[candidate.text] = min(known, candidate, key=lambda one: one.cost)
@@ -86,7 +86,12 @@ def _repeated(program: ParsedFile, change: Change) -> Iterator[Change]:
 
 
 def _candidate(
-    program: ParsedFile, name: str, change: Change, suspects: set[int], clues: Clues
+    program: ParsedFile,
+    name: str,
+    change: Change,
+    suspects: set[int],
+    written: set[int],
+    clues: Clues,
 ) -> Proposal | None:
     lines = tuple(
         sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
@@ -102,7 +107,7 @@ def _candidate(
         cost += _SHARED
     if not clues.lines and clues.wrong:
         # If the layers agree, no write is wrong; if they differ, only reads for writes explain it.
-        of_write = set(lines) & {one.line for one in _writes(program)}
+        of_write = set(lines) & written
         unlikely = name in _READS and not of_write if clues.parted else name in _WRITES
         cost += _UNLIKELY if unlikely else 0
     return Proposal(text, name, change.words, lines, cost)

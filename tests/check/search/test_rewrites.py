@@ -287,7 +287,7 @@ def proposed(text, clues):
 
     program = ParsedFile(text, "vllm")
     for name, change in changes(program, clues):
-        candidate = _candidate(program, name, change, set(), clues)
+        candidate = _candidate(program, name, change, set(), set(), clues)
         if candidate is not None:
             yield candidate
 
