@@ -36,6 +36,10 @@ import psutil
 from conformance.processes import sessions, temporary
 
 
+#: Seconds in which the runner must have ended once its socket is closed.
+_PARENT_GONE_WITHIN = 30.0
+
+
 class ZygoteLoop:
     """The loop that handles the runner's requests and the ends of children."""
 
@@ -71,6 +75,10 @@ class ZygoteLoop:
         for pid in self._workers:
             sessions.kill(pid)
         sessions.kill_descendants(os.getpid())
+        # The kernel closes a process's sockets before it gives its children another parent.
+        deadline = time.monotonic() + _PARENT_GONE_WITHIN
+        while os.getppid() == self._parent and time.monotonic() < deadline:
+            time.sleep(0.01)
         if os.getppid() != self._parent:
             # The runner has ended. Leave its other zygotes alone: each has to end its own workers,
             # which nobody else would do.
