@@ -35,7 +35,6 @@ import psutil
 
 from conformance.processes import sessions, temporary
 
-
 #: Seconds in which the runner must have ended once its socket is closed.
 _PARENT_GONE_WITHIN = 30.0
 
