@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from conformance.check.checked import AGREES, CheckAnswer, Checked, CheckFinding
 from conformance.inputs.user_file import UserFile
 from conformance.records import record
+
+#: The most changes of which every two are undone together.
+_PAIRED = 8
 
 #: Answers that an edit of the user's file can change.
 SEARCHED = frozenset({CheckAnswer.DIFFERS, CheckAnswer.FAILS, CheckAnswer.INVALID})
@@ -56,8 +60,9 @@ def diff(before: str, after: str, name: str) -> str:
 
 
 def without_hunks(before: str, after: str) -> list[str]:
-    """Return the versions with one change undone. A line that moved, even with additions, is one
-    change: to undo only one half of it would leave a line that does nothing.
+    """Return the versions with one change undone, then those with two, as for a value's new form
+    where it is assigned and used. A line that moved, even with additions, is one change: to undo
+    only one half of it would leave a line that does nothing.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = _codes(old, new)
@@ -68,6 +73,8 @@ def without_hunks(before: str, after: str) -> list[str]:
         gone = "" if code[0] != "delete" else old[code[1]].strip()
         moved = {other for other, line in added if gone and line.startswith(gone)}
         groups.append({code, *moved})
+    if len(groups) <= _PAIRED:
+        groups += [one | other for one, other in combinations(groups, 2) if len(groups) > 2]
     return [
         "".join(
             line

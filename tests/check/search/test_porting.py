@@ -85,12 +85,24 @@ def test_a_norm_of_queries_gives_one_tensor() -> None:
     assert any(file(ours, opening=TRACE, name="vllm") in one for one in found)
 
 
-def test_a_value_that_is_held_and_written_to_is_one_of_the_two_tensors() -> None:
-    text = TOP + file("out = layers[1].output", "out[:, -1] += v")
-    assert (
-        file("out = layers[1].output[0]", "out[-1] += v", opening=TRACE, name="vllm")
-        in (port_versions(ParsedFile(text, "hf"), DUAL)[0])
+@pytest.mark.parametrize("change", ["out[:, -1] += v", "out[:, -1] = v", "out[:] = out / n"])
+def test_a_stream_that_is_held_and_written_to_is_put_back(change: str) -> None:
+    text = TOP + file("out = layers[1].output", change)
+    back = "layers[1].output = (out, out * 0)"
+    port = file(f"out = {SUM}", change.replace(":, ", ""), back, opening=TRACE, name="vllm")
+    assert port in port_versions(ParsedFile(text, "hf"), DUAL)[0]
+
+
+def test_a_port_may_give_values_the_batch_axis_that_they_have_on_transformers() -> None:
+    lines = (
+        "a = mlp.output.mean(dim=1)",
+        "h = b.o_proj.input",
+        "h[:, 2] = a",
+        "mlp.output[0, 1] = a",
     )
+    ours = [one.replace("put", "put[None]") for one in lines]
+    found = port_versions(ParsedFile(TOP + file(*lines), "hf"), SINGLE)
+    assert any(file(*ours, opening=TRACE, name="vllm") in one for one in found)
 
 
 def test_a_function_that_reads_values_is_copied_for_vllm() -> None:

@@ -195,6 +195,12 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(),
         ),
         (
+            "write_into_tensor",
+            ["a, b = layer.output", "a = a - v"],
+            ["a, b = layer.output", "a[:] = a - v"],
+            Clues(),
+        ),
+        (
             "write_to_sum",
             ["(layer.output[0] + layer.output[1])[-1] += v"],
             ["layer.output[0][-1] += v"],

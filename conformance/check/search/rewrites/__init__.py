@@ -44,6 +44,7 @@ REWRITES: tuple[Rewrite, ...] = (
     writes.write_both_tensors,
     writes.leave_out_write,
     writes.put_back,
+    writes.write_into_tensor,
     writes.swap_statements,
     writes.write_to_sum,
     writes.cast_written,

@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change
-from conformance.check.search.patterns import enclosed
 from conformance.check.search.program import (
-    VALUES,
     ParsedFile,
     Splice,
     Statement,
-    is_python,
     names_in,
 )
-from conformance.check.search.rewrites.axes import OF_AXES
-from conformance.check.search.rewrites.porting import port_statement, port_with_names
+from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"
-_WITH_AXIS = "as in `hf`, on values with the batch axis that vLLM's lack"
-_OTHER_CONTAINER = "as in `hf`, of what `vllm` keeps in another container"
-
-#: Code whose result depends on the number of axes.
-_AXES = re.compile(rf"\b(?:{OF_AXES.pattern})\(|einsum|rearrange|\[[^\]]*,|\.shape\b|\.m?T\b")
-
-#: A module's value with at most an index that chooses a tensor of a tuple.
-_WHOLE = re.compile(
-    rf"[^\W\d][\w.]*(?:\[[^\[\]]*\][\w.]*)*\.(?:{'|'.join(sorted(VALUES))})(?:\[[01]\])?"
-    r"(?:\.(?:clone|detach|float|save)\(\))*"
-)
-
-#: Values that are no tensors: sizes, numbers, texts, and ranges.
-_NO_TENSORS = re.compile(
-    r"[\w.\[\]-]+\.(?:shape\[-?\d\]|size\(-?\d\))(?: [-+*/]+ [\w.]+)?"
-    r"|(?:len|range|int|float)\(.*|[\d'\"].*",
-    re.DOTALL,
-)
-
-#: Values that are containers, by kind.
-_KINDS = {
-    "list": re.compile(r"(?:\[.*\]|list\(.*\))(?:\.save\(\))?", re.DOTALL),
-    "dict": re.compile(r"(?:\{\}|\{.*:.*\}|dict\(.*\))(?:\.save\(\))?", re.DOTALL),
-}
-
-#: The forms of a container that `hf` keeps as one kind and `vllm` as another, by these two kinds.
-_OTHER_KIND = {("list", "dict"): "list({}.values())", ("dict", "list"): "dict(enumerate({}))"}
-
-#: The entries of a container with a batch axis, by its kinds in `hf` and in `vllm`.
-_ENTRIES = {
-    ("list", "dict"): "[one[None] for one in {}.values()]",
-    ("list", "list"): "[one[None] for one in {}]",
-    ("dict", "dict"): "{{key: one[None] for key, one in {}.items()}}",
-}
 
 #: Texts that differ between the two sides for a reason.
 _OF_SIDES = re.compile(r"lm_head|max_(?:new_)?tokens|do_sample|temperature")
@@ -113,7 +75,6 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     source = ParsedFile(program.text, "hf")
     hf = source.statements_of(source.functions["hf"])
     vllm = program.statements_of(program.functions["vllm"])
-    forms = list(_names_in_vllm(source, hf, program, vllm))
     last: Statement | None = None
     for i, j in align(hf, vllm):
         last = vllm[j] if j < len(vllm) else last
@@ -122,7 +83,6 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
         found: list[Change] = []
         if last and theirs and j < len(vllm):
             found = list(_parts(theirs, last))
-            found += _in_forms_of_vllm(source, theirs, program, last, clues, forms)
         if last and theirs is None and simple:
             found.append(change(7, "`hf` has no such line", program.without(last)))
         ported = list(port_statement(source, theirs, clues)) if theirs else []
@@ -133,105 +93,6 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             elif last and simple:
                 found.append(change(5 + cost, _LACKS, program.after(last, text)))
         yield from (_completed(one, program, hf, vllm) for one in found)
-
-
-@dataclass(frozen=True)
-class _Form:
-    """The text that `hf` needs for a value that `vllm` holds under the same name."""
-
-    name: str
-    text: str
-    cost: int
-    axis: bool
-
-
-def _names_in_vllm(
-    source: ParsedFile, hf: Sequence[Statement], program: ParsedFile, vllm: Sequence[Statement]
-) -> Iterator[_Form]:
-    """Yield the forms that the names of `hf` can need in `vllm`: the entries of another container,
-    and tensors with a batch axis. The form of a module's whole value costs least.
-    """
-    theirs, mine = (
-        [pair for one in statements for pair in _assignments(parsed, one)]
-        for parsed, statements in ((source, hf), (program, vllm))
-    )
-    kinds, ours = _containers(theirs), _containers(mine)
-    for name in sorted(kinds.keys() & ours.keys()):
-        both = kinds[name], ours[name]
-        if both in _OTHER_KIND:
-            yield _Form(name, _OTHER_KIND[both].format(name), 0, axis=False)
-        if both in _ENTRIES:
-            yield _Form(name, _ENTRIES[both].format(name), 2, axis=True)
-    values, held = dict(theirs), dict(mine)
-    for name in sorted((values.keys() & held.keys()) - kinds.keys() - ours.keys()):
-        paths = program.full_path(name), source.full_path(name)
-        if paths == (name, name) and not _NO_TENSORS.fullmatch(held[name]):
-            whole = _WHOLE.fullmatch(held[name]) and _WHOLE.fullmatch(values[name])
-            yield _Form(name, f"{name}[None]", 0 if whole else 2, axis=True)
-
-
-def _assignments(program: ParsedFile, statement: Statement) -> Iterator[tuple[str, str]]:
-    """Yield the local names that a statement assigns, each with its value's text: for a tuple the
-    entry, or the whole value where it is no tuple.
-    """
-    one = statement.node.body[0] if isinstance(statement.node, cst.SimpleStatementLine) else None
-    if not isinstance(one, cst.Assign):
-        return
-    target, value = one.targets[0].target, one.value
-    names = [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
-    values: list[cst.BaseExpression] = [value] * len(names)
-    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-        values = [each.value for each in value.elements]
-    for name, each in zip(names, values, strict=False):
-        if isinstance(name, cst.Name):
-            yield name.value, program.code(each)
-
-
-def _containers(values: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the kinds of the containers that statements assign to names, "list" or "dict"; a name
-    for containers of both kinds is left out.
-    """
-    found: dict[str, set[str]] = {}
-    for name, value in values:
-        kinds = (kind for kind, pattern in _KINDS.items() if pattern.fullmatch(value))
-        found.setdefault(name, set()).add(next(kinds, ""))
-    return {name: kind for name, (kind, *others) in found.items() if kind and not others}
-
-
-def _in_forms_of_vllm(
-    source: ParsedFile,
-    theirs: Statement,
-    program: ParsedFile,
-    mine: Statement,
-    clues: Clues,
-    forms: Sequence[_Form],
-) -> Iterator[Change]:
-    """Take a statement of `hf`, with its values in the forms that they need in `vllm`."""
-    if isinstance(theirs.node, cst.With):
-        return
-    used = [one for one in forms if one.name in names_in(theirs.text)]
-    kept = {one.name: one.text for one in used if not one.axis}
-    if kept:
-        for text in port_with_names(source, theirs, clues, kept, axis=False)[:2]:
-            yield change(4, _OTHER_CONTAINER, program.put(mine, text))
-    value = theirs.text.partition(" = ")[2]
-    if not _AXES.search(theirs.text) or _NO_TENSORS.fullmatch(value):
-        return
-    whole = {one.name: one.text for one in used if one.axis and not one.cost}
-    ways = [(0, whole), *((one.cost, {**whole, one.name: one.text}) for one in used if one.cost)]
-    for cost, names in ways:
-        for text in port_with_names(source, theirs, clues, {**kept, **names}, axis=True)[:2]:
-            longer = text.count("[None]") > theirs.text.count("[None]")
-            for more, form in enumerate((text, *_without_first_axis(text)) if longer else ()):
-                yield change(4 + cost + more, _WITH_AXIS, program.put(mine, form))
-
-
-def _without_first_axis(text: str) -> Iterator[str]:
-    """Yield an assignment whose value has its first axis removed, unless it is indexed already."""
-    found = re.fullmatch(r"(\w+ = )(.+?)((?:\.clone\(\))?(?:\.save\(\))?)", text, re.DOTALL)
-    if found and is_python(found[2]) and not found[2].endswith("]"):
-        value = enclosed(cst.parse_expression(found[2]), found[2])
-        yield f"{found[1]}{value}[0]{found[3]}"
 
 
 def _completed(

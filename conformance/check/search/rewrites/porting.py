@@ -6,8 +6,8 @@ The search for a file with only `hf` starts from the best port, and rewrites wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -51,7 +51,9 @@ _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
 def port_versions(program: ParsedFile, clues: Clues) -> list[str]:
     """Return the file with each possible `vllm`, the likeliest first; `hf` is `program`'s side."""
-    whole = filter(is_python, (port.file() for port in _ports(program, clues)))
+    ports = _ports(program, clues)
+    ports += [replace(port, axis=True) for port in ports if not port.batch]
+    whole = filter(is_python, (port.file() for port in ports))
     split = (text for one in whole for text in _split(one, clues))
     return list(dict.fromkeys(filter(is_python, split)))
 
@@ -60,16 +62,6 @@ def port_statement(program: ParsedFile, statement: Statement, clues: Clues) -> l
     """Return a statement's possible forms on vLLM, the likeliest first, unchanged last."""
     found = [port.statement(statement) for port in _ports(program, clues)]
     return list(dict.fromkeys([*found, statement.text]))[:5]
-
-
-def port_with_names(
-    program: ParsedFile, statement: Statement, clues: Clues, names: Mapping[str, str], *, axis: bool
-) -> list[str]:
-    """Return a statement's possible forms on vLLM, the likeliest first, with local names replaced
-    by `names`. With `axis`, a read of a module gets the batch axis that vLLM's values lack.
-    """
-    ports = (replace(port, names=names, axis=axis) for port in _ports(program, clues))
-    return list(dict.fromkeys(port.statement(statement) for port in ports if not port.batch))
 
 
 def _ports(program: ParsedFile, clues: Clues) -> list[_Port]:
@@ -122,7 +114,6 @@ class _Port:
     tensors: str
     batch: bool
     pairs: bool
-    names: Mapping[str, str] = field(default_factory=dict)
     axis: bool = False
 
     def file(self) -> str:
@@ -171,7 +162,18 @@ class _Port:
         program = self.program
         for statement in program.statements_of(function):
             yield from self._whole_write(statement)
+            yield from self._put_back(statement)
         yield from self._of_expression(function.body)
+
+    def _put_back(self, statement: Statement) -> Iterator[Splice]:
+        """Yield the splice that writes a stream, changed in place as a sum, into both tensors."""
+        for access in self.program.accesses if self.tensors == "sum" else ():
+            held = self._held(access)
+            around = self.program.statement_of(access.node)
+            if access.stored and held and around and around.node is statement.node:
+                name = f"{access.core}[0]" if self.axis else access.core
+                text = f"{held.core} = ({name}, {name} * 0)"
+                yield self.program.after(statement, text)
 
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
         """Yield the splices for the requests and the modules' values in an expression or body."""
@@ -188,9 +190,6 @@ class _Port:
                 found := re.fullmatch(_LOGITS.format(self.clues.head), program.code(node))
             ):
                 yield program.swap(node, self._logits(*found.groups()))
-            elif isinstance(node, cst.Name) and node.value in self.names:
-                if is_read(program, node):
-                    yield program.swap(node, self.names[node.value])
             elif (access := program.access(node)) is not None:
                 yield program.swap(access.node, self._value(access))
 
@@ -207,7 +206,7 @@ class _Port:
             target = target.value
         access = self.program.access(target)
         sign = "=" if isinstance(one, cst.Assign) else self.program.code(one.operator).strip()
-        if access is not None and self._is_stream(access) and sign in {"=", "*=", "/="}:
+        if access and "." in access.core and self._is_stream(access) and sign in {"=", "*=", "/="}:
             value = self._text_of(one.value)
             _, _, text = next(ways_to_write(access.core, self._indexes(access), sign, value))
             yield self.program.put(statement, text)
@@ -220,7 +219,7 @@ class _Port:
     def _value(self, access: Access) -> str:
         """Return a module's value with its indexes, ported to vLLM."""
         value = self._tensor(access)
-        if self.axis and "." in access.core and not access.stored:
+        if self.axis and "." in access.core and (access.indexes or not access.stored):
             value = f"{value}[None]"
         return joined(value, self._indexes(access))
 
@@ -238,7 +237,7 @@ class _Port:
             return f"{core}[0]"  # the other tensor is the bias, not yet added
         if not self._is_stream(access) or "." not in core:
             return core
-        if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
+        if self.tensors == "sum" and not access.stored:
             return f"({core}[0] + {core}[1])"
         return core if self.tensors == "one" else f"{core}[0]"
 
@@ -253,23 +252,19 @@ class _Port:
 
     def _is_stream(self, access: Access) -> bool:
         """Return whether a value is a layer's output, not that of a part of a layer."""
-        if "." not in access.core:  # a name that holds a value
-            return any(
-                self._is_stream(held)
-                for statement in self.program.statements
-                if re.match(rf"{re.escape(access.core)} = ", statement.text)
-                for held in self.program.accesses
-                if held.core != access.core and self.program.statement_of(held.node) is statement
-            )
-        return is_stream(access.core, self.clues)
+        if "." in access.core:
+            return is_stream(access.core, self.clues)
+        return self._held(access) is not None
 
-    def _is_held_to_write(self, access: Access) -> bool:
-        """Return whether the value is assigned to a name that is then modified in place."""
-        assign = self.program.parents.get(access.node)
-        if not isinstance(assign, cst.Assign) or access.indexes:
-            return False
-        name = self.program.code(assign.targets[0].target)
-        return any(one.core == name and one.stored for one in self.program.accesses)
+    def _held(self, access: Access) -> Access | None:
+        """Return the read of a layer's stream that a name holds, None for any other access."""
+        for statement in self.program.statements if "." not in access.core else ():
+            if re.match(rf"{re.escape(access.core)} = ", statement.text):
+                for held in self.program.accesses:
+                    own = self.program.statement_of(held.node) is statement
+                    if own and "." in held.core and is_stream(held.core, self.clues):
+                        return held
+        return None
 
     def _indexes(self, access: Access) -> Sequence[str]:
         """Return the indexes without the batch axis, and without the choice from a tuple."""
@@ -277,25 +272,12 @@ class _Port:
         part = access.core.rpartition(".")[0].rpartition(".")[2]
         if found[:1] == ["0"] and part.endswith(_TUPLES):
             found = found[1:]
-        if self.batch or (self.axis and not access.stored) or not found:
+        if self.batch or self.axis or not found:
             return found
         head, *rest = split_index(found[0])
         if head not in _BATCH:
             return found
         if head != "0" and rest[:1] == ["-1"] and not access.stored:
             rest[0] = "-1:"  # keeps the axis of size 1 that transformers' value has
-        return [", ".join(rest), *found[1:]] if rest else found[1:]
-
-
-def is_read(program: ParsedFile, node: cst.Name) -> bool:
-    """Return whether a name is read, not assigned, and neither an attribute nor a keyword."""
-    parent = program.parents.get(node)
-    if isinstance(parent, (cst.Attribute, cst.Arg)):
-        return parent.value is node
-    aims = (cst.AssignTarget, cst.AugAssign, cst.CompFor, cst.For, cst.Param)
-    below: cst.CSTNode = node
-    while parent is not None and not isinstance(parent, cst.BaseSuite):
-        if isinstance(parent, aims) and below is getattr(parent, "target", below):
-            return False
-        below, parent = parent, program.parents.get(parent)
-    return True
+        rows = [", ".join(rest), *found[1:]] if rest else found[1:]
+        return rows or [":"] * access.stored

@@ -10,7 +10,7 @@ import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change, replace_patterns
 from conformance.check.search.patterns import enclosed
-from conformance.check.search.program import Access, ParsedFile, Statement, joined
+from conformance.check.search.program import Access, ParsedFile, Statement, joined, names_in
 from conformance.check.search.rewrites.reads import without_batch
 
 _BOTH = "a write must reach both tensors that the layer returns"
@@ -127,8 +127,15 @@ def _in_place(program: ParsedFile, name: str, core: str, last: Statement) -> Ite
             yield change(1 + cost, words, program.put(last, line))
             if "\n" in line:
                 yield change(1 + cost, words, program.after(last, line.partition("\n")[2]))
-        own = program.put(last, f"{name}[{index}] {sign} {value}")
-        yield change(3, "write into the model's own tensor", own)
+
+
+def write_into_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Write into the tensor that a name holds, in the place of binding the name to a new one."""
+    for node, holes in program.matches("A = V"):
+        name, value = program.code(holes["A"]), program.code(holes["V"])
+        if name in names_in(value) and program.around(node, cst.With):
+            whole = program.swap(holes["A"], f"{name}[:]")
+            yield change(2, "write into the model's own tensor", whole, anywhere=True)
 
 
 def write_to_sum(program: ParsedFile, clues: Clues) -> Iterator[Change]:
