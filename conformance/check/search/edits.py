@@ -11,7 +11,7 @@ from conformance.check.checked import AGREES, CheckAnswer, Checked, CheckFinding
 from conformance.inputs.user_file import UserFile
 from conformance.records import record
 
-#: The most changes of which every two are undone together.
+#: Up to this number of changes, every two are also undone together.
 _PAIRED = 8
 
 #: Answers that an edit of the user's file can change.

@@ -21,19 +21,6 @@ OF_AXES = re.compile(
 
 _AXIS = "vLLM's values have an axis less"
 
-divide_variance = replace_patterns(
-    "divide_variance",
-    "torch divides a variance by n - 1, numpy by n",
-    *(
-        (4, f"{left}({hole}{axis}=A)", f"{left}({hole}{axis}=A, {more})")
-        for name in ("var", "std")
-        for left, hole, axis, more in (
-            (f"np.{name}", "X, ", "axis", "ddof=1"),
-            (f"X.{name}", "", "axis", "ddof=1"),
-            (f"X.{name}", "", "dim", "correction=0"),
-        )
-    ),
-)
 
 leave_axis = replace_patterns(
     "leave_axis",

@@ -45,6 +45,9 @@ _LOGITS = r"(\w+)\.(?:output\.logits|{}\.output)((?:\[.*\])*)"
 #: Linear modules, which return a pair on vLLM.
 _LINEAR = r"_proj$|^dense|^fc\d?$|^c_"
 
+#: A statement that changes the value of a local name in place.
+_IN_PLACE = re.compile(r"(\w+)(?:\[[^=]*\])?(?:\[[^=]*\] =| [-+*/]=|\.\w+_\()")
+
 #: First parts of an index that can belong to a batch axis.
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
@@ -146,14 +149,15 @@ class _Port:
         return self.program.part(start, end, outermost(splices))
 
     def _called(self) -> list[str]:
-        """Return the names of the file's functions that `hf` calls and that use modules' values."""
+        """Return the names of the functions that `hf` calls and that use modules' values."""
         program, found, waiting = self.program, list[str](), ["hf"]
         while waiting:
             for name in sorted(names_in(program.code(program.functions[waiting.pop()]))):
                 function = program.functions.get(name)
                 if function is None or name in {"hf", *found}:
                     continue
-                if any(program.access(node) for node in program.walk(function.body)):
+                head = f".{self.clues.head}(" in program.code(function)
+                if head or any(program.access(node) for node in program.walk(function.body)):
                     found.append(name)
                     waiting.append(name)
         return found
@@ -167,13 +171,10 @@ class _Port:
 
     def _put_back(self, statement: Statement) -> Iterator[Splice]:
         """Yield the splice that writes a stream, changed in place as a sum, into both tensors."""
-        for access in self.program.accesses if self.tensors == "sum" else ():
-            held = self._held(access)
-            around = self.program.statement_of(access.node)
-            if access.stored and held and around and around.node is statement.node:
-                name = f"{access.core}[0]" if self.axis else access.core
-                text = f"{held.core} = ({name}, {name} * 0)"
-                yield self.program.after(statement, text)
+        found = _IN_PLACE.match(statement.text) if self.tensors == "sum" else None
+        if found and (held := self._held(found[1])):
+            name = f"{found[1]}[0]" if self.axis else found[1]
+            yield self.program.after(statement, f"{held.core} = ({name}, {name} * 0)")
 
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
         """Yield the splices for the requests and the modules' values in an expression or body."""
@@ -254,12 +255,12 @@ class _Port:
         """Return whether a value is a layer's output, not that of a part of a layer."""
         if "." in access.core:
             return is_stream(access.core, self.clues)
-        return self._held(access) is not None
+        return self._held(access.core) is not None
 
-    def _held(self, access: Access) -> Access | None:
-        """Return the read of a layer's stream that a name holds, None for any other access."""
-        for statement in self.program.statements if "." not in access.core else ():
-            if re.match(rf"{re.escape(access.core)} = ", statement.text):
+    def _held(self, name: str) -> Access | None:
+        """Return the read of a layer's stream that a name holds, None for any other name."""
+        for statement in self.program.statements:
+            if re.match(rf"{re.escape(name)} = ", statement.text):
                 for held in self.program.accesses:
                     own = self.program.statement_of(held.node) is statement
                     if own and "." in held.core and is_stream(held.core, self.clues):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from conformance.check.search.change import Change, Clues, change, replace_patterns
+from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.program import ParsedFile, joined, split_index
 from conformance.check.values.known_values import ValuePlace
 
@@ -135,17 +135,6 @@ def take_another_index(program: ParsedFile, clues: Clues) -> Iterator[Change]:
                 yield change(cost, "another index", program.swap(place, shifted(text, shift)))
 
 
-leave_term = replace_patterns(
-    "leave_term",
-    "leave out a term",
-    (4, "X - Y", "X"),
-    (7, "X + Y", "X"),
-    (7, "X + Y", "Y"),
-    (8, "X * Y", "X"),
-    (8, "X / Y", "X"),
-)
-
-
 def shifted(text: str, by: int) -> str:
     """Return the text of an integer expression, increased by a number."""
     if re.fullmatch(r"-?\d+", text):
@@ -155,26 +144,3 @@ def shifted(text: str, by: int) -> str:
         by += int(found[3]) * (1 if found[2] == "+" else -1)
         text = found[1]
     return f"{text} {'+' if by > 0 else '-'} {abs(by)}" if by else text
-
-
-def take_both_of_a_pair(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Use the sum of an unpacked pair in the place of one of its tensors."""
-    for node, holes in program.matches("A, B = X.output", "A, B = X.inputs"):
-        names = [program.code(holes[one]) for one in "AB"]
-        whole = f"({' + '.join(name.replace('_', 'rest') for name in names)})"
-        renamed = [program.swap(holes[one], "rest") for one in "AB" if holes[one].value == "_"]
-        for use in program.walk(program.around(node, cst.FunctionDef)[0]):
-            if not (isinstance(use, cst.Name) and use.value in {*names} - {"_"}):
-                continue
-            target = isinstance(program.parents.get(use), (cst.AssignTarget, cst.Attribute))
-            if program.span(use)[0] > program.span(node)[1] and not target:
-                yield change(1, _BOTH, *renamed, program.swap(use, whole))
-
-
-def add_final_norm(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Apply the model's final norm before its head."""
-    patterns = ("A @ B", "linear(A, B)", "X.linear(A, B)")
-    for _, holes in program.matches(*patterns):
-        for norm in clues.norms:
-            text = f"model.{norm}({program.code(holes['A'])})"
-            yield change(4, "apply the final norm", program.swap(holes["A"], text))

@@ -84,29 +84,6 @@ def _text(program: ParsedFile, arg: cst.Arg) -> str:
     return program.code(arg).rstrip().rstrip(",")
 
 
-def move_into_loop(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Move a statement from before a loop over the steps into the loop."""
-    for loop in program.statements:
-        if not re.match(r"for .*\.(iter|all)\b", loop.text):
-            continue
-        siblings = list(program.parents[loop.node].children)
-        before = map(program.statement_of, siblings[: siblings.index(loop.node)])
-        simple = [one for one in before if one and isinstance(one.node, cst.SimpleStatementLine)]
-        for one in simple[-3:]:
-            moved = program.without(one), program.inside(loop, *one.text.split("\n"))
-            yield change(3, "in every step, not in the first alone", *moved, anywhere=True)
-
-
-def drop_condition(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Replace an `if` statement by its body."""
-    for node in program.expressions(cst.If):
-        outer, inner = (program.statement_of(one) for one in (node, node.body.body[0]))
-        if node.orelse is None and outer and inner and inner.indent:
-            body = program.code(node.body).strip("\n")
-            body = body.replace(f"\n{inner.indent}", f"\n{outer.indent}").strip()
-            yield change(3, "in every step, under no condition", program.swap(node, body))
-
-
 def bound_steps(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Bound a loop to the generated steps: code after an unbounded loop does not run."""
     words = "loop over the steps that there are"

@@ -8,15 +8,13 @@ from itertools import pairwise
 
 import libcst as cst
 
-from conformance.check.search.change import Change, Clues, change, replace_patterns
-from conformance.check.search.patterns import enclosed
+from conformance.check.search.change import Change, Clues, change
 from conformance.check.search.program import Access, ParsedFile, Statement, joined, names_in
 from conformance.check.search.rewrites.reads import without_batch
 
 _BOTH = "a write must reach both tensors that the layer returns"
 _ONE = "write into one of the two tensors"
 _COPY = "what is changed in a copy is put back"
-_CAST = "what is written has the dtype of the stream"
 
 #: An assignment of any kind: target, sign and value.
 _ASSIGNMENT = re.compile(r"(.+?) ?((?<![=!<>])[-+*/]?=)(?!=) ?(.+)", re.DOTALL)
@@ -68,14 +66,6 @@ def write_both_tensors(program: ParsedFile, clues: Clues) -> Iterator[Change]:
         value = program.code(node.elements[0].value) if isinstance(node, cst.Tuple) else text
         for cost, words, written in ways_to_write(core, access.indexes, sign, value):
             yield change(cost, words, program.put(statement, written))
-
-
-def leave_out_write(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Remove a write, in case the same change is made twice."""
-    written = [re.sub(r"output\[[01]\]|\s", "", store[1].text) for store in stores(program)]
-    for text, (_, statement, _, _) in zip(written, stores(program), strict=True):
-        cost = 1 if written.count(text) > 1 else 6
-        yield change(cost, "the write is made twice", program.without(statement))
 
 
 def swap_statements(program: ParsedFile, clues: Clues) -> Iterator[Change]:
@@ -136,43 +126,3 @@ def write_into_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
         if name in names_in(value) and program.around(node, cst.With):
             whole = program.swap(holes["A"], f"{name}[:]")
             yield change(2, "write into the model's own tensor", whole, anywhere=True)
-
-
-def write_to_sum(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Write into a module's tensors in the place of their sum, which is a new tensor."""
-    of_sum = re.compile(r"\(([\w.\[\]]+\.output)\[0\] \+ \1\[1\]\)(?:\[(.*?)\])?")
-    for statement in program.statements:
-        assigned = _ASSIGNMENT.fullmatch(statement.text)
-        if assigned and (found := of_sum.fullmatch(assigned[1])):
-            for cost, words, text in ways_to_write(
-                found[1], (found[2] or ":",), *assigned.groups()[1:]
-            ):
-                yield change(cost, words, program.put(statement, text))
-
-
-def cast_written(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Cast a written value to the stream's dtype, or only one of the file's tensors in it."""
-    tensors = set(re.findall(r"^(\w+) = .*torch", program.text, flags=re.MULTILINE))
-    for access, statement, _, _ in stores(program):
-        node = _value(statement)
-        parts = [one.value for one in node.elements] if isinstance(node, cst.Tuple) else [node]
-        names = [
-            one
-            for one in program.walk(node)
-            if isinstance(one, cst.Name) and one.value in tensors and one is not node
-        ]
-        for cost, dtype in enumerate((f"{access.core}[0].dtype", f"{access.core}.dtype"), 3):
-            casts = [
-                program.swap(one, f"{enclosed(one, program.code(one))}.to({dtype})")
-                for one in (*parts, *names)
-            ]
-            yield change(cost, _CAST, *casts[: len(parts)])
-            yield from (change(cost + 1, _CAST, one) for one in casts)
-
-
-leave_out_cast = replace_patterns(
-    "leave_out_cast",
-    _CAST,
-    *((4, f"X.{cast}()", "X") for cast in ("float", "double", "half", "bfloat16")),
-    (4, "X.to(A)", "X"),
-)
