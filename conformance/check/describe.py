@@ -7,7 +7,7 @@ which runs edits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -60,7 +60,7 @@ def describe_difference(
     """
     known = catalogue(seen, layer_list)
     ours, theirs = compare.layers(mine), compare.layers(seen)
-    part = parting(ours, theirs, known, compare.layers(seen, "natural"))
+    part = parting(ours, seen, known)
     reference = compare.honest(seen, Precision.FLOAT32)
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     sides = _Sides(
@@ -122,40 +122,29 @@ class _Sides:
     values: Mapping[Site, Tensor]
     names: Names
     known: list[Known]
-    _found: dict[Site, tuple[Held | None, Held | None]] = field(default_factory=dict)
-
-    def held(self, site: Site) -> tuple[Held | None, Held | None]:
-        """Return what a value holds on the engine and on transformers. Prompts with the same
-        beginning have equal first rows; those are attributed to the value's own prompt.
-        """
-        if site not in self._found:
-            mine, truth = self.values.get(site), self.truth.get(site)
-            held = identify(mine, self.known) if mine is not None else None
-            meant = identify(truth, self.known) if truth is not None else None
-            if mine is not None and held and meant and held.sequence != meant.sequence:
-                own = [one for one in self.known if one.sequence == meant.sequence]
-                held = identify(mine, own) or held
-            self._found[site] = held, meant
-        return self._found[site]
 
     def describe(self, site: Site, message: str) -> CheckFinding:
         """Return a finding on what a wrong value holds instead; `message` is the judge's."""
-        name = self.names.of(site)
-        blank = CheckFinding("unknown", "", name, prompt=site.prompt, step=site.step)
-        mine, truth = self.values.get(site), self.truth.get(site)
+        kind, words, layer = self._told(site, message)
+        return CheckFinding(kind, words, self.names.of(site), layer, site.step, site.prompt)
+
+    def _told(self, site: Site, message: str) -> tuple[str, str, int | None]:
+        """Return the finding's kind, its words, and the layer of the value that was meant."""
+        mine, truth, name = self.values.get(site), self.truth.get(site), f"`{self.names.of(site)}`"
         if mine is None or truth is None or (truth.numel() and not mine.numel()):
             side = "transformers" if truth is not None else "the engine"
-            words = f"`{self.names.whole(site)}` comes back from {side} only"
-            return replace(blank, kind="missing", words=words)
+            return "missing", f"`{self.names.whole(site)}` comes back from {side} only", None
         if (other := self._crossed(site, mine)) is not None:
-            words = f"`{name}` holds the value of `{self.names.of(other)}`"
-            return replace(
-                blank, kind="alias" if other.name == site.name else "swapped", words=words
-            )
-        held, meant = self.held(site)
+            words = f"{name} holds the value of `{self.names.of(other)}`"
+            return "alias" if other.name == site.name else "swapped", words, None
+        held, meant = identify(mine, self.known), identify(truth, self.known)
+        if held and meant and held.sequence != meant.sequence:
+            # Prompts with the same beginning have equal first rows: its own prompt comes first.
+            own = [one for one in self.known if one.sequence == meant.sequence]
+            held = identify(mine, own) or held
         if held is not None and held.kind != "unedited" and held != meant:
-            return self._instead(blank, held, meant)
-        return self._unlike(blank, mine, truth, message)
+            return _instead(name, held, meant)
+        return _unlike(name, mine, truth, message)
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
         """Return the site of another returned value that this one equals, None if there is none."""
@@ -170,39 +159,34 @@ class _Sides:
         )
         return next(alike, None)
 
-    def _instead(self, blank: CheckFinding, held: Held, meant: Held | None) -> CheckFinding:
-        name = f"`{blank.name}`"
-        found = replace(blank, kind=held.kind, layer=meant.layer if meant else None)
-        if meant is None:
-            return replace(found, words=f"{name} holds {held.what()}")
-        if held.words == f"{meant.words}{UNWRITTEN}":
-            return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
-        if held.words == meant.words and held.sequence != meant.sequence:
-            places = f"prompt {held.sequence} instead of prompt {meant.sequence}"
-            words = f"{name} holds the rows of {places}"
-            return replace(found, kind="other-prompt", words=words)
-        half = held.kind in _HALVES and meant.kind in _WHOLE and held.layer == meant.layer
-        of, hint = "", ""
-        if half:
-            of = ", half of the residual stream,"
-            hint = " (the layer returns two tensors: the stream is their sum)"
-        return replace(
-            found, words=f"{name} holds {held.what()}{of} instead of {meant.what()}{hint}"
-        )
 
-    def _unlike(
-        self, blank: CheckFinding, mine: Tensor, truth: Tensor, message: str
-    ) -> CheckFinding:
-        name = f"`{blank.name}`"
-        if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
-            words = f"{name} is {gain:.3g} times what it is on transformers"
-            return replace(blank, kind="scaled", words=words)
-        if mine.shape != truth.shape:
-            words = f"{name} has shape {list(mine.shape)} instead of {list(truth.shape)}"
-            return replace(blank, kind="structure", words=words)
-        off = relations.distance(mine, truth)
-        far = f", off by {100 * off:.3g} % of its size" if off else ""
-        return replace(blank, words=f"{name} differs: {message or 'it is off'}{far}")
+def _instead(name: str, held: Held, meant: Held | None) -> tuple[str, str, int | None]:
+    """Return kind, words and layer for a value that holds another known value."""
+    if meant is None:
+        return held.kind, f"{name} holds {held.what()}", None
+    if held.words == f"{meant.words}{UNWRITTEN}":
+        return "unwritten", f"{name} is what it is without the write", meant.layer
+    if held.words == meant.words and held.sequence != meant.sequence:
+        places = f"prompt {held.sequence} instead of prompt {meant.sequence}"
+        return "other-prompt", f"{name} holds the rows of {places}", meant.layer
+    of, hint = "", ""
+    if held.kind in _HALVES and meant.kind in _WHOLE and held.layer == meant.layer:
+        of = ", half of the residual stream,"
+        hint = " (the layer returns two tensors: the stream is their sum)"
+    words = f"{name} holds {held.what()}{of} instead of {meant.what()}{hint}"
+    return held.kind, words, meant.layer
+
+
+def _unlike(name: str, mine: Tensor, truth: Tensor, message: str) -> tuple[str, str, None]:
+    """Return kind and words for a value that holds no other known value."""
+    if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
+        return "scaled", f"{name} is {gain:.3g} times what it is on transformers", None
+    if mine.shape != truth.shape:
+        words = f"{name} has shape {list(mine.shape)} instead of {list(truth.shape)}"
+        return "structure", words, None
+    off = relations.distance(mine, truth)
+    far = f", off by {100 * off:.3g} % of its size" if off else ""
+    return "unknown", f"{name} differs: {message or 'it is off'}{far}", None
 
 
 def written(seen: Values) -> bool:
@@ -213,7 +197,7 @@ def written(seen: Values) -> bool:
         return True
     clean = compare.layers(seen, "clean")
     return any(
-        site in clean and clean[site].shape == rows.shape and not relations.same(rows, clean[site])
+        site in clean and clean[site].shape == rows.shape and not relations.alike(rows, clean[site])
         for site, rows in compare.layers(seen).items()
         if site.name == "stream"
     )

@@ -280,14 +280,15 @@ def squeezed(value: Tensor) -> list[int]:
     return list(dropwhile(lambda size: size == 1, value.shape))
 
 
+def prompts(seen: Mapping[Site, Tensor]) -> dict[int, list[int]]:
+    """Return the token ids of every prompt that the model ran, by its number, in their order."""
+    first = (site for site in seen if site.name == "ids" and not site.step)
+    return {site.prompt: seen[site].tolist() for site in sorted(first, key=lambda one: one.prompt)}
+
+
 def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
     """Return the token ids of every prompt that the model ran, in the order of the runs."""
-    found = {
-        site.prompt: ids.tolist()
-        for site, ids in seen.items()
-        if site.name == "ids" and not site.step
-    }
-    return [found[number] for number in sorted(found)]
+    return [*prompts(seen).values()]
 
 
 def wrong(judgement: Judgement) -> list[Site]:

@@ -12,7 +12,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from conformance.check.values.known_values import SAME, Known, near
+from conformance.check.values.known_values import Known
+from conformance.check.values.relations import SAME, near
+from conformance.judge.measures import metrics
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
         return Held("positions", "the positions of the tokens, as integers", None)
     if not bool(value.any()):
         return None  # zeros identify nothing
-    forms = [form.double() for form in _forms(value)]
+    forms = _forms(value)
     values = [one for one in known if one.rows.ndim == 2]
     for match, one, rows in product((_which, _mean), values, forms):
         if (found := match(rows, one.rows, allowed)) is not None:
@@ -46,11 +48,9 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
 
 def _forms(value: Tensor) -> list[Tensor]:
     """Return the value as rows of tokens, and those with the heads of a token joined."""
-    if value.ndim < 2:
-        return [value.reshape(1, -1)]
     bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
-    heads = [bare.flatten(1), bare.transpose(0, 1).flatten(1)] if value.ndim > 2 else []
-    return [value.reshape(-1, value.shape[-1]), *heads]
+    heads = [bare, bare.transpose(0, 1)] if value.ndim > 2 else []
+    return [metrics.rows(value), *(one.double().flatten(1) for one in heads)]
 
 
 def _positions(value: Tensor, known: list[Known]) -> bool:

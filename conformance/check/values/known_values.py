@@ -6,21 +6,21 @@ It includes the two tensors that many of vLLM's layers return, whose sum is the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from conformance.records import Site
+from conformance.check.values.compare import Values, layers
+from conformance.check.values.relations import near
+from conformance.judge.measures import metrics
 
 #: The words for a clean run's value, for a sequence in which the trace wrote.
 UNWRITTEN = ", without what the trace writes"
 
 #: The name of the site of the first layer's input.
 ENTRY = "entry"
-
-#: The largest relative distance between equal values in float32.
-SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,12 @@ class Known:
     part: str = ""
     role: str = "output"
 
+    @property
+    def at(self) -> tuple[int, int, int | None]:
+        return self.sequence, self.step, self.layer
 
-def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
+
+def catalogue(seen: Values, layer_list: str) -> list[Known]:
     """Return all values that transformers computed, the likeliest first in each step."""
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
     modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
@@ -68,24 +72,19 @@ def _likelihood(known: Known) -> int:
     return 4 if known.kind.endswith("-input") else 3
 
 
-def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
-    for key, value in seen.items():
-        begin, _, name = key.partition("|")
-        site = Site.parse(name) if begin == kind else None
-        if site is None or site.name == ENTRY:
-            continue
-        own = kind == "layers"
+def _streams(seen: Values, begin: str) -> Iterator[Known]:
+    kind, more = ("stream", "") if begin == "layers" else ("unedited", UNWRITTEN)
+    for site, value in layers(seen, begin).items():
+        place = site.layer, site.prompt, site.step
         step = f" in step {site.step}" if site.step else ""
-        words = f"the residual stream after layer {site.layer}{step}{'' if own else UNWRITTEN}"
-        known = Known(
-            "stream" if own else "unedited", words, value, site.layer, site.prompt, site.step
-        )
         if site.name == "ids":
-            known = replace(known, kind="ids", words="the token ids", rows=value.reshape(-1, 1))
-        yield known
+            yield Known("ids", "the token ids", value.reshape(-1, 1), *place)
+        elif site.name != ENTRY:
+            words = f"the residual stream after layer {site.layer}{step}{more}"
+            yield Known(kind, words, value, *place)
 
 
-def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterator[Known]:
+def _modules(seen: Values, layer_list: str, begin: str) -> Iterator[Known]:
     inside = re.compile(re.escape(layer_list) + r"\.(\d+)(?:\.(.+))?")
     for key, value in seen.items():
         if not key.startswith(f"{begin}|"):
@@ -133,19 +132,18 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
     """Yield the two tensors that many of vLLM's layers return: the MLP half, which is the MLP's
     output or its norm, and the residual half, which is the stream minus the MLP half.
     """
-    whole = {(k.sequence, k.step, k.layer): k for k in streams if k.kind == "unedited"}
-    given: dict[tuple[int, int, int | None], list[Tensor]] = {}
+    whole = {one.at: one for one in streams if one.kind == "unedited"}
+    given: dict[tuple[int, int, int | None], list[Tensor]] = defaultdict(list)
     for one in modules:
         if one.kind == "norm-input":
-            given.setdefault((one.sequence, one.step, one.layer), []).append(one.rows)
+            given[one.at].append(one.rows)
     for branch in modules:
-        at = branch.sequence, branch.step, branch.layer
-        stream = whole.get(at)
+        stream = whole.get(branch.at)
         if stream is None or stream.rows.shape != branch.rows.shape:
             continue
         rows = stream.rows - branch.rows
         normed = branch.kind == "norm-output" and any(
-            one.shape == rows.shape and near(rows, one) for one in given.get(at, [])
+            one.shape == rows.shape and near(rows, one) for one in given[branch.at]
         )
         if branch.kind == "mlp" or normed:
             words = f"the residual of layer {branch.layer} without its MLP output"
@@ -168,7 +166,7 @@ class ValuePlace:
 
 def places_of(value: Tensor, known: Sequence[Known]) -> tuple[ValuePlace, ...]:
     """Return every place that computes this value, or computes it as its last rows."""
-    rows = value.reshape(-1, value.shape[-1]).double() if value.ndim else value.reshape(1, 1)
+    rows = metrics.rows(value)
     found = (
         ValuePlace(one.layer, one.part, one.role)
         for one in known
@@ -179,9 +177,3 @@ def places_of(value: Tensor, known: Sequence[Known]) -> tuple[ValuePlace, ...]:
         and near(rows, one.rows[-len(rows) :].double())
     )
     return tuple(dict.fromkeys(found))
-
-
-def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
-    """Return whether every row is within `allowed` of the known one, relative to its norm."""
-    size = known.norm(dim=-1).clamp_min(1e-12)
-    return bool(((rows - known).norm(dim=-1) <= allowed * size).all())

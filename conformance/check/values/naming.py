@@ -37,9 +37,7 @@ class Names:
 
     def whole(self, site: Site) -> str:
         """Return the user's name for the list or dict that contains a value."""
-        found = self.called.get(site)
-        bare = replace(site, layer=None, step=0)
-        return re.sub(r"\[\d+\]", "", found) if found else _guessed(bare)
+        return re.sub(r"\[\d+\]", "", self.of(site))
 
     def row(self, judged: Judged) -> Judged:
         """Return an observation under the user's name."""

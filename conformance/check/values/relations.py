@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from conformance.check.values.known_values import near
+from conformance.judge.measures.metrics import rows
+
+#: The largest relative distance between equal values in float32.
+SAME = 1e-3
 
 #: The fewest numbers to which a factor is fitted: a free parameter always fits one number, and too
 #: often a few.
 FITTED = 16
 
 
-def same(mine: Tensor, other: Tensor) -> bool:
-    """Return whether all rows are equal except for rounding in float32."""
-    if not mine.is_floating_point():
-        return False
-    width = mine.shape[-1] if mine.ndim else 1
-    return near(mine.double().reshape(-1, width), other.double().reshape(-1, width))
+def near(mine: Tensor, known: Tensor, allowed: float = SAME) -> bool:
+    """Return whether every row is within `allowed` of the known one, relative to its norm."""
+    size = known.norm(dim=-1).clamp_min(1e-12)
+    return bool(((mine - known).norm(dim=-1) <= allowed * size).all())
 
 
 def alike(mine: Tensor, other: Tensor) -> bool:
     """Return whether two values have the same shape and are equal, floats except for rounding."""
-    if mine.shape != other.shape:
-        return False
-    return same(mine, other) if mine.is_floating_point() else bool((mine == other).all())
+    if mine.shape != other.shape or not mine.is_floating_point():
+        return mine.shape == other.shape and bool((mine == other).all())
+    return near(rows(mine), rows(other))
 
 
 def distance(mine: Tensor, truth: Tensor) -> float | None:

@@ -22,9 +22,8 @@ def parted(meant, made):
         "clean|p0/s0/stream.0": CLEAN,
         "value|0/0|model.layers.0.mlp|output": BRANCH,
     }
-    truth = {Site("ids"): IDS, Site("stream", layer=0): meant}
     mine = {Site("ids"): IDS, Site("stream", layer=0): made}
-    return parting(mine, truth, catalogue(seen, "model.layers"))
+    return parting(mine, seen, catalogue(seen, "model.layers"))
 
 
 def test_equal_layers_do_not_part():
@@ -83,16 +82,12 @@ def later(meant, made):
         "value|0/0|model.layers.1.mlp|output": BRANCH,
         "written|0/0|model.layers.1.mlp|output": BRANCH * 2,
     }
-    sides = [
-        {
-            Site("ids"): IDS,
-            Site("stream", layer=0): first,
-            Site("stream", layer=1): came + added,
-        }
-        for added in (made, meant)
-    ]
-    natural = {Site("stream", layer=n): seen[f"natural|p0/s0/stream.{n}"] for n in (0, 1)}
-    return parting(*sides, catalogue(seen, "model.layers"), natural)
+    mine = {
+        Site("ids"): IDS,
+        Site("stream", layer=0): first,
+        Site("stream", layer=1): came + made,
+    }
+    return parting(mine, seen, catalogue(seen, "model.layers"))
 
 
 def test_after_a_layer_that_both_sides_write_in_nothing_is_said_of_the_next_write():
@@ -103,11 +98,11 @@ def test_after_a_layer_that_both_sides_write_in_nothing_is_said_of_the_next_writ
 def test_sequences_are_matched_by_their_prompts():
     other = torch.tensor([9, 9])
     rows = torch.ones(2, WIDTH)
-    truth = {
-        Site("ids", prompt=0): IDS,
-        Site("stream", prompt=0, layer=0): CLEAN,
-        Site("ids", prompt=1): other,
-        Site("stream", prompt=1, layer=0): rows,
+    seen = {
+        "layers|p0/s0/ids": IDS,
+        "layers|p0/s0/stream.0": CLEAN,
+        "layers|p1/s0/ids": other,
+        "layers|p1/s0/stream.0": rows,
     }
     mine = {
         Site("ids", prompt=0): other,
@@ -115,7 +110,7 @@ def test_sequences_are_matched_by_their_prompts():
         Site("ids", prompt=1): IDS,
         Site("stream", prompt=1, layer=0): CLEAN,
     }
-    assert parting(mine, truth, []) is None
+    assert parting(mine, seen, []) is None
 
 
 def test_a_write_to_other_tokens_and_to_more_of_them_is_named():
@@ -143,7 +138,8 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
         for layer, rows in enumerate(streams(at)):
             sides[-1][Site("stream", layer=layer)] = rows
             seen[f"clean|p0/s0/stream.{layer}"] = clean[layer]
-    found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
+    seen |= {f"layers|{site}": value for site, value in sides[0].items()}
+    found = parting(sides[1], seen, catalogue(seen, "model.layers"))
     assert (found.layer, found.kind) == (first, "other-layer")
     assert found.words == (
         f"the write is at layer {made_at}, and on transformers at layer {meant_at}"
@@ -166,5 +162,6 @@ def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
         sides.append({Site("ids"): IDS, Site("ids", step=1): IDS})
         for each in (0, 1):
             sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
-    found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
+    seen |= {f"layers|{site}": value for site, value in sides[0].items()}
+    found = parting(sides[1], seen, catalogue(seen, "model.layers"))
     assert (found.step, found.kind, found.words) == (step, kind, words.format(step))
