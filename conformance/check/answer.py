@@ -9,13 +9,14 @@ from types import MappingProxyType
 from torch import Tensor
 
 from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
-from conformance.check.describe import describe_difference, written
+from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import explain_error, find_lines
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.search.edits import Found, suggested
 from conformance.check.search.trial import FileReference
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
+from conformance.check.values.divergence import written
 from conformance.errors import ConformanceError
 from conformance.inputs.user_file import UserFile
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER

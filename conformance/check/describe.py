@@ -14,7 +14,7 @@ from torch import Tensor
 from conformance.check.checked import CheckFinding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
-from conformance.check.values.divergence import Parting, pairs, parting
+from conformance.check.values.divergence import UNEXPLAINED, pairs, parting
 from conformance.check.values.identify import Held, identify
 from conformance.check.values.known_values import (
     UNWRITTEN,
@@ -46,7 +46,7 @@ class Difference:
     """
 
     findings: tuple[CheckFinding, ...] = ()
-    part: Parting | None = None
+    part: CheckFinding | None = None
     meant: tuple[ValuePlace, ...] = ()
     names: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ def describe_difference(
     floats = [value for value in meant if value.is_floating_point()]
     places = (place for value in floats for place in places_of(value, known))
     return Difference(
-        _other_prompts(ours, theirs) or _in_order(part, reads, writes=written(seen)),
+        _other_prompts(ours, theirs) or _in_order(part, reads),
         part,
         tuple(dict.fromkeys(places)),
         tuple(wrong),
@@ -98,20 +98,11 @@ def _other_prompts(
     return (CheckFinding("prompt", words, prompt=number),)
 
 
-def _in_order(
-    part: Parting | None, reads: Sequence[CheckFinding], *, writes: bool
-) -> tuple[CheckFinding, ...]:
+def _in_order(part: CheckFinding | None, reads: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
     """Return the findings, with the layers' difference first if it is the cause."""
-    if part is None:
+    if part is None or (part.kind in UNEXPLAINED and any(one.kind not in _FOLLOW for one in reads)):
         return tuple(reads)
-    if not part.kind and any(one.kind not in _FOLLOW for one in reads):
-        return tuple(reads)
-    begin = "since " if writes else "the engine computes another model since "
-    words = f"{part.words}, " if part.words else "the layers compute something else "
-    words += begin + part.place()
-    kind = part.kind or ("write" if writes else "engine")
-    cause = CheckFinding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence)
-    return (cause, *reads)
+    return (part, *reads)
 
 
 @dataclass(frozen=True)
@@ -187,17 +178,3 @@ def _unlike(name: str, mine: Tensor, truth: Tensor, message: str) -> tuple[str, 
     off = relations.distance(mine, truth)
     far = f", off by {100 * off:.3g} % of its size" if off else ""
     return "unknown", f"{name} differs: {message or 'it is off'}{far}", None
-
-
-def written(seen: Values) -> bool:
-    """Return whether the trace changed any layer's stream on transformers. Clean values exist only
-    for the first of equal sequences.
-    """
-    if any(key.startswith("natural|") for key in seen):
-        return True
-    clean = compare.layers(seen, "clean")
-    return any(
-        site in clean and clean[site].shape == rows.shape and not relations.alike(rows, clean[site])
-        for site, rows in compare.layers(seen).items()
-        if site.name == "stream"
-    )

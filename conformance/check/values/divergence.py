@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from conformance.check.checked import CheckFinding
 from conformance.check.values.compare import Values, layers, prompts
 from conformance.check.values.known_values import Known
-from conformance.check.values.relations import near
+from conformance.check.values.relations import alike, near
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 
@@ -32,30 +33,14 @@ _REACHED = {
 }
 
 
-@dataclass(frozen=True)
-class Parting:
-    """The first layer whose stream differs; `kind` and `words` say how, if that is known."""
-
-    layer: int
-    step: int
-    sequence: int
-    tokens: tuple[int, ...]
-    total: int
-    kind: str = ""
-    words: str = ""
-
-    def place(self) -> str:
-        which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
-        step = f", step {self.step}" if self.step else ""
-        return f"layer {self.layer}{step} ({which})"
+#: Kinds of findings that say only that there is a difference: after a write, and without one.
+UNEXPLAINED = ("write", "engine")
 
 
-def _named(tokens: Sequence[int]) -> str:
+def _named(which: Tensor) -> str:
+    """Return a name for these tokens, bool [tokens], that are not all."""
+    tokens = torch.nonzero(which).flatten().tolist()
     return f"token{'s' if len(tokens) > 1 else ''} {ranges(tokens)}"
-
-
-def _rows(which: Tensor) -> tuple[int, ...]:
-    return tuple(torch.nonzero(which).flatten().tolist())
 
 
 def _off(rows: Tensor, other: Tensor) -> Tensor:
@@ -78,7 +63,9 @@ def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int
     return found
 
 
-def parting(mine: Mapping[Site, Tensor], seen: Values, known: Sequence[Known]) -> Parting | None:
+def parting(
+    mine: Mapping[Site, Tensor], seen: Values, known: Sequence[Known]
+) -> CheckFinding | None:
     """Return the first difference of the streams, by step, sequence and layer. `mine` are the
     engine's streams and ids, `seen` all observations on transformers, `known` their catalogue.
     """
@@ -88,10 +75,16 @@ def parting(mine: Mapping[Site, Tensor], seen: Values, known: Sequence[Known]) -
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
         other = replace(site, prompt=same[site.prompt])
         far = _off(mine[site], truth.get(other, mine[site]))
-        if bool(far.any()):
-            kind, words = _cause(mine, seen, known, site, other)
-            place = site.layer or 0, site.step, other.prompt
-            return Parting(*place, _rows(far), len(far), kind, words)
+        if not bool(far.any()):
+            continue
+        kind, words = _cause(mine, seen, known, site, other)
+        writes, layer = written(seen), site.layer or 0
+        words = f"{words}, " if words else "the layers compute something else "
+        words += "since " if writes else "the engine computes another model since "
+        step = f", step {site.step}" if site.step else ""
+        words += f"layer {layer}{step} ({'every token' if bool(far.all()) else _named(far)})"
+        kind = kind or UNEXPLAINED[0 if writes else 1]
+        return CheckFinding(kind, words, layer=layer, step=site.step, prompt=other.prompt)
     return None
 
 
@@ -141,7 +134,7 @@ def _cause(
 
 def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str] | None:
     """Return kind and words if a write reached different tokens. Arguments are bool [tokens]."""
-    reached, due, off = (_named(_rows(which)) for which in (made, meant, far))
+    reached, due, off = map(_named, (made, meant, far))
     if not bool((made & meant).any()):
         return "other-tokens", f"the write reached {reached} instead of {due}"
     if not bool((far & made).any()):
@@ -203,3 +196,17 @@ def _one_half(
         if half_scaled or near(ours, theirs + left, _HALVES):
             return told
     return None
+
+
+def written(seen: Values) -> bool:
+    """Return whether the trace changed any layer's stream on transformers. Clean values exist only
+    for the first of equal sequences.
+    """
+    if any(key.startswith("natural|") for key in seen):
+        return True
+    clean = layers(seen, "clean")
+    return any(
+        site in clean and clean[site].shape == rows.shape and not alike(rows, clean[site])
+        for site, rows in layers(seen).items()
+        if site.name == "stream"
+    )

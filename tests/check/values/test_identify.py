@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.describe import written
+from conformance.check.values.divergence import written
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import Known, catalogue
 

@@ -40,19 +40,19 @@ def test_equal_layers_do_not_part():
         (CLEAN * 0, BRANCH, "second-half"),
         (CLEAN * 3, BEFORE + 3 * BRANCH, "first-half"),
         (ADDED, ADDED + BEFORE, "first-half"),
-        (ADDED, ADDED.flip(0), ""),
+        (ADDED, ADDED.flip(0), "write"),
     ],
 )
 def test_a_write_is_known_by_what_it_did(meant, made, kind):
     found = parted(meant, made)
     assert (found.layer, found.step, found.kind) == (0, 0, kind)
-    assert found.tokens == tuple(range(TOKENS))
+    assert found.words.endswith("since layer 0 (every token)")
 
 
 def test_of_another_change_its_size_and_direction_are_said():
     found = parted(CLEAN + ADDED, CLEAN + 2 * ADDED * torch.tensor([[-1.0], [-1.1], [-0.9], [-1]]))
-    assert found.kind == "" and found.words == (
-        "the write makes another change, 2 times as large (cosine -1.00)"
+    assert found.kind == "write" and found.words.startswith(
+        "the write makes another change, 2 times as large (cosine -1.00), "
     )
 
 
@@ -60,9 +60,9 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     made = CLEAN + ADDED
     made[1:3] = CLEAN[1:3]
     found = parted(CLEAN + ADDED, made)
-    assert found.kind == "partial" and found.tokens == (1, 2)
-    assert found.words == "the write had no effect there: it reached tokens 0, 3 alone"
-    assert "tokens 1" in found.place()
+    words = "the write had no effect there: it reached tokens 0, 3 alone"
+    assert found.kind == "partial"
+    assert found.words == f"{words}, since layer 0 (tokens 1-2)"
 
 
 def later(meant, made):
@@ -92,7 +92,8 @@ def later(meant, made):
 
 def test_after_a_layer_that_both_sides_write_in_nothing_is_said_of_the_next_write():
     found = later(BEFORE, 2 * BEFORE)
-    assert (found.layer, found.kind, found.words) == (1, "", "")
+    assert (found.layer, found.kind) == (1, "write")
+    assert found.words == "the layers compute something else since layer 1 (every token)"
 
 
 def test_sequences_are_matched_by_their_prompts():
@@ -118,9 +119,8 @@ def test_a_write_to_other_tokens_and_to_more_of_them_is_named():
     meant[3] += ADDED[3]
     made[0] += ADDED[0]
     found = parted(meant, made)
-    assert (found.kind, found.words) == (
-        "other-tokens", "the write reached token 0 instead of token 3",
-    )  # fmt: skip
+    assert found.kind == "other-tokens"
+    assert found.words.startswith("the write reached token 0 instead of token 3, since layer 0 ")
     made[3] = meant[3]
     assert parted(meant, made).kind == "too-many"
 
@@ -141,8 +141,8 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
     seen |= {f"layers|{site}": value for site, value in sides[0].items()}
     found = parting(sides[1], seen, catalogue(seen, "model.layers"))
     assert (found.layer, found.kind) == (first, "other-layer")
-    assert found.words == (
-        f"the write is at layer {made_at}, and on transformers at layer {meant_at}"
+    assert found.words.startswith(
+        f"the write is at layer {made_at}, and on transformers at layer {meant_at}, since "
     )
 
 
@@ -164,4 +164,6 @@ def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
             sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
     seen |= {f"layers|{site}": value for site, value in sides[0].items()}
     found = parting(sides[1], seen, catalogue(seen, "model.layers"))
-    assert (found.step, found.kind, found.words) == (step, kind, words.format(step))
+    where = f"layer 0, step {step}" if step else "layer 0"
+    assert (found.step, found.kind) == (step, kind)
+    assert found.words.startswith(words.format(step)) and where in found.words
