@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
@@ -80,7 +81,7 @@ def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> An
 
 @dataclass
 class _Case:
-    """One file on one column, and the evidence collected for its answer."""
+    """One file on one column, and the evidence and words collected for its answer."""
 
     asked: Asked
     run: RunFolder
@@ -88,6 +89,7 @@ class _Case:
     backend: Backend
     evidence: list[Answer] = field(default_factory=list)
     prompt_ids: tuple[tuple[int, ...], ...] = ()
+    said: dict[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -113,9 +115,9 @@ class _Case:
             return self._failed(meaning, words, there=True)
         return self._judged(self._seen(TRUTH.id), self._seen(folder))
 
-    def _say(self, answer: CheckAnswer, sentence: str, **more: object) -> Checked:
-        names = str(self.file.path), self.model, self.backend.id
-        return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
+    def _say(self, answer: CheckAnswer, sentence: str, **more: Any) -> Checked:
+        begun = Checked(str(self.file.path), self.model, self.backend.id, answer, sentence)
+        return replace(begun, **self.said, **more)
 
     def _outcome(self, folder: str) -> Outcome:
         found = self.run.outcome(self.model, folder, self.file.key)
@@ -163,7 +165,7 @@ class _Case:
         """Return the answer from float32, and from bf16 if float32 agrees."""
         compared = self._compared(seen, mine, Precision.FLOAT32)
         meaning, names = compared.judgement, naming.read(seen)
-        words: dict[str, object] = {
+        self.said = {
             "notes": compared.notes,
             "meaning": f"{meaning.verdict}: {meaning.reason}",
             "error": max((one.error or 0.0 for one in meaning.observations), default=0.0),
@@ -174,7 +176,7 @@ class _Case:
         ]
         if meaning.harness:
             answer = CheckAnswer.INVALID if noted else CheckAnswer.HARNESS
-            return self._say(answer, "; ".join(noted) or meaning.reason, **words)
+            return self._say(answer, "; ".join(noted) or meaning.reason)
         line = self.file.first_write()
         if line and not written(seen):
             noted.append(
@@ -185,46 +187,44 @@ class _Case:
         called = ", ".join(f"`{names.of(site)}`" for site in blank[:_NAMED])
         if blank and compared.passes and not alone:
             noted.append(f"{called} is 0 on transformers: it shows nothing")
-        words["notes"] = (*compared.notes, *noted)
+        told: tuple[CheckFinding, ...] = ()
         if not compared.passes:
             layer_list = str(identity(self.run, self.model).get("layer_list", ""))
             told = describe_difference(seen, mine, meaning, layer_list).findings
-            if any(one.kind == "missing" for one in told):
-                words["notes"] = (*compared.notes, *noted, _FILLED)
+            noted += [_FILLED] if any(one.kind == "missing" for one in told) else []
+        self.said["notes"] = (*compared.notes, *noted)
+        if not compared.passes:
             sentence = f"not the same: {told[0].words if told else meaning.reason}"
-            return self._say(CheckAnswer.DIFFERS, sentence, findings=told, **words)
+            return self._say(CheckAnswer.DIFFERS, sentence, findings=told)
         if alone:
             sentence = (
                 f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
                 "taken twice?). Return something that the trace moves"
             )
-            return self._say(CheckAnswer.INVALID, sentence, **words)
-        return self._numerics(seen, words)
+            return self._say(CheckAnswer.INVALID, sentence)
+        return self._numerics(seen)
 
-    def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
+    def _numerics(self, seen: Values) -> Checked:
         """Return the answer from bf16, for a trace that agrees in float32."""
         folder = gathered_in(self.backend.id, Precision.BF16)
         outcome = self._outcome(folder)
         if outcome.status is not Status.OK:
             self.evidence.append(unjudged(outcome, Precision.BF16))
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
-            return self._say(CheckAnswer.FAILS, sentence, detail=outcome.detail, **words)
+            return self._say(CheckAnswer.FAILS, sentence, detail=outcome.detail)
         compared = self._compared(seen, self._seen(folder), Precision.BF16)
-        numbers, findings = compared.judgement, tuple[CheckFinding, ...]()
-        answer, begin = CheckAnswer.NUMERICS, "the same in float32"
+        numbers = compared.judgement
+        self.said["numerics"] = f"{numbers.verdict}: {numbers.reason}"
         if compared.passes:
-            answer = CheckAnswer.SAME
-            begin = "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
-        elif numbers.harness:
-            begin += (
-                "; bf16 could not be judged, as transformers' own bf16 runs do not fit together: "
-            )
-        elif compare.numerics_only(numbers):
-            begin = "the same but for numerics: float32 agrees to rounding; in bf16 "
-        else:
-            answer = CheckAnswer.DIFFERS
-            begin += ", and far off in bf16: "
-            findings = (CheckFinding("bf16", f"in bf16 {numbers.reason}"),)
-        sentence = begin if compared.passes else begin + numbers.reason
-        numerics = f"{numbers.verdict}: {numbers.reason}"
-        return self._say(answer, sentence, findings=findings, numerics=numerics, **words)
+            words = "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
+            return self._say(CheckAnswer.SAME, words)
+        if numbers.harness:
+            words = "bf16 could not be judged, as transformers' own bf16 runs do not fit together"
+            sentence = f"the same in float32; {words}: {numbers.reason}"
+            return self._say(CheckAnswer.NUMERICS, sentence)
+        if compare.numerics_only(numbers):
+            words = "the same but for numerics: float32 agrees to rounding; in bf16"
+            return self._say(CheckAnswer.NUMERICS, f"{words} {numbers.reason}")
+        sentence = f"the same in float32, and far off in bf16: {numbers.reason}"
+        findings = (CheckFinding("bf16", f"in bf16 {numbers.reason}"),)
+        return self._say(CheckAnswer.DIFFERS, sentence, findings=findings)

@@ -82,7 +82,7 @@ class Truth:
 
 def read_truth(members: Mapping[str, Mapping[str, Tensor]], precision: Precision) -> Truth:
     """Return the judge's reference from transformers' runs, for use in several comparisons."""
-    apart = {name: _apart(values) for name, values in members.items()}
+    apart = {name: _by_step(values) for name, values in members.items()}
     read = read_reference(apart, twin=False, precision=precision, numberless=True)
     return Truth(members, read, precision)
 
@@ -108,19 +108,16 @@ def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
     return {Site.parse(k.removeprefix(begin)): v for k, v in seen.items() if k.startswith(begin)}
 
 
-def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _by_step(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the values with each step as a separate prompt: for later steps the judge requires the
     generated ids, which a user's trace need not return.
     """
-    found = {}
-    for key, value in values.items():
-        site = Site.parse(key)
-        found[str(replace(site, prompt=site.prompt * _STEPS + site.step, step=0))] = value
-    return found
+    sites = ((Site.parse(key), value) for key, value in values.items())
+    return {str(replace(s, prompt=s.prompt * _STEPS + s.step, step=0)): v for s, v in sites}
 
 
 def _joined(text: str) -> str:
-    """Return the original site for a site that `_apart` made."""
+    """Return the original site for a site that `_by_step` made."""
     site = Site.parse(text)
     prompt, step = divmod(site.prompt, _STEPS)
     return str(replace(site, prompt=prompt, step=step))
@@ -145,7 +142,7 @@ def compare(
     if isinstance(truth.read, str):
         return Compared(unknown(f"transformers' own runs do not fit together: {truth.read}"))
     judgement = judge_cell(
-        _apart(alike),
+        _by_step(alike),
         truth.read,
         twin=False,
         equal=(),
@@ -155,32 +152,30 @@ def compare(
         alone=False,
         explain=False,  # `identify` searches all that the model computed instead
     )
-    called = [_in_rows(one) for one in judgement.observations]
-    if truth.precision is Precision.FLOAT32:
-        called = [_beyond_rounding(one) for one in called]
+    called = [_as_seen(one, truth.precision) for one in judgement.observations]
     observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
     said = judgement.reason if judgement.harness else in_words(observations, names)
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
     judged = replace(judgement, observations=observations, reason=said, worst_site=worst)
-    if judged.verdict.passes and not all(one.verdict.passes for one in observations):
+    if judged.verdict.passes and wrong(judged):
         judged = replace(judged, verdict=Verdict.WRONG)
     return Compared(judged, notes)
 
 
-def _beyond_rounding(judged: Judged) -> Judged:
-    """Return an observation, as wrong if it has many numbers and is off by more than rounding."""
-    off = judged.q_max or 0.0
-    if not judged.verdict.passes or off <= ROUNDING or math.prod(judged.shape) < FITTED:
-        return judged
-    words = f"{off:.3g} × noise off, where engines that compute the same are within {ROUNDING:g}"
-    return replace(judged, verdict=Verdict.WRONG, message=words)
-
-
-def _in_rows(judged: Judged) -> Judged:
-    """Return an observation at its original site, with `row` for `token` in its message."""
-    words = re.sub(r"(?<=median )token|(?<=every )token", "row", judged.message)
+def _as_seen(judged: Judged, precision: Precision) -> Judged:
+    """Return an observation at its original site, with `row` for `token` in its message. In float32
+    it is wrong if it has many numbers and is off by more than rounding.
+    """
+    words, verdict, off = judged.message, judged.verdict, judged.q_max or 0.0
+    words = re.sub(r"(?<=median )token|(?<=every )token", "row", words)
     words = re.sub(r"\btokens(?= [\d, -]+ of )", "rows", words)
-    return replace(judged, site=_joined(judged.site), message=words)
+    many = precision is Precision.FLOAT32 and math.prod(judged.shape) >= FITTED
+    if many and verdict.passes and off > ROUNDING:
+        verdict = Verdict.WRONG
+        words = (
+            f"{off:.3g} × noise off, where engines that compute the same are within {ROUNDING:g}"
+        )
+    return replace(judged, site=_joined(judged.site), message=words, verdict=verdict)
 
 
 def undetermined(judgement: Judgement, names: Names = UNNAMED) -> dict[str, tuple[str, ...]]:
@@ -217,22 +212,20 @@ def made_alike(
     truth = reference.get(TRUTH, {})
     mine, listed = _listed_alike(mine, truth, names)
     found: dict[str, Tensor] = dict(mine)
-    reshaped: dict[str, dict[str, None]] = {}
+    reshaped: dict[str, str] = {}
     for name in sorted(mine.keys() & truth.keys()):
         value, known = mine[name], truth[name]
         if value.shape != known.shape and squeezed(value) == squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
-            whole = f"`{names.whole(Site.parse(name))}`"
-            if not any(whole in others for others in reshaped.values()):
-                reshaped.setdefault(shapes, {})[whole] = None
+            reshaped.setdefault(f"`{names.whole(Site.parse(name))}`", shapes)
             found[name] = value.reshape(known.shape)
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
-    said = [
-        f"{few(called, _NAMED)} {'is' if len(called) == 1 else 'are'} {shapes}"
-        for shapes, called in reshaped.items()
-    ]
+    said = []
+    for shapes in dict.fromkeys(reshaped.values()):
+        called = [whole for whole, its in reshaped.items() if its == shapes]
+        said.append(f"{few(called, _NAMED)} {'is' if len(called) == 1 else 'are'} {shapes}")
     more = f"; {len(said) - _NAMED} more" if len(said) > _NAMED else ""
     axes = f"{'; '.join(said[:_NAMED])}{more}: an axis of one more or less"
     return found, (*listed, axes) if said else listed
