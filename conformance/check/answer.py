@@ -24,14 +24,15 @@ from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.planning.named import HF
-from conformance.records import Answer, Backend, Outcome, Precision, Status
+from conformance.records import Answer, Backend, Outcome, Precision, Site, Status
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
 #: The most values named in a note.
 _NAMED = 4
 
-#: Explanations of values that cannot be judged, by the judge's reason.
+#: Explanations of values that cannot be judged, by the judge's reason: transformers' own float32
+#: runs differ, or give no numbers.
 _UNCLEAR = {
     HONEST_RUNS_DIFFER: (
         "transformers' own runs in float32 do not agree on this, by far more than rounding, so "
@@ -102,7 +103,7 @@ class _Case:
             return self._say(CheckAnswer.INVALID, f"the model cannot be had: {built.reason}")
         truth = self._outcome(TRUTH.id)
         if truth.status is not Status.OK:
-            return self._failed(truth, "does not run on transformers itself", there=False)
+            return self._failed(truth, CheckAnswer.INVALID, "does not run on transformers itself")
         if self.backend == HF:
             return self._say(CheckAnswer.SAME, "runs on transformers; no engine was asked for")
         if self.file.lacks_a_port:
@@ -111,8 +112,11 @@ class _Case:
         folder = gathered_in(self.backend.id, Precision.FLOAT32)
         meaning = self._outcome(folder)
         if meaning.status is not Status.OK:
-            words = f"runs on transformers and not on {self.backend.id}"
-            return self._failed(meaning, words, there=True)
+            refused = meaning.status is Status.UNSUPPORTED
+            answer = CheckAnswer.UNSUPPORTED if refused else CheckAnswer.FAILS
+            return self._failed(
+                meaning, answer, f"runs on transformers and not on {self.backend.id}"
+            )
         return self._judged(self._seen(TRUTH.id), self._seen(folder))
 
     def _say(self, answer: CheckAnswer, sentence: str, **more: Any) -> Checked:
@@ -140,14 +144,11 @@ class _Case:
             ) from error
         return seen
 
-    def _failed(self, outcome: Outcome, begin: str, *, there: bool) -> Checked:
-        """Return the answer for a float32 error on transformers, or `there`, on the engine."""
+    def _failed(self, outcome: Outcome, answer: CheckAnswer, begin: str) -> Checked:
+        """Return this answer, or a harness failure, for a float32 error on either side."""
         self.evidence.append(unjudged(outcome, Precision.FLOAT32))
         if outcome.harness:
             return self._say(CheckAnswer.HARNESS, outcome.reason, detail=outcome.detail)
-        answer = CheckAnswer.FAILS if there else CheckAnswer.INVALID
-        if there and outcome.status is Status.UNSUPPORTED:
-            answer = CheckAnswer.UNSUPPORTED
         words, text = explain_error(outcome), self.file.text
         line = next(iter(find_lines(outcome, text, self.file.path.name)), 0)
         code = text.splitlines()[line - 1] if line else ""
@@ -171,8 +172,9 @@ class _Case:
             "error": max((one.error or 0.0 for one in meaning.observations), default=0.0),
         }
         noted = [
-            f"{few((f'`{name}`' for name in called), _NAMED)}: {_UNCLEAR[reason]}"
-            for reason, called in compare.undetermined(meaning, names).items()
+            f"{few((f'`{names.whole(site)}`' for site in sites), _NAMED)}: {words}"
+            for reason, words in _UNCLEAR.items()
+            if (sites := [Site.parse(o.site) for o in meaning.observations if o.message == reason])
         ]
         if meaning.harness:
             answer = CheckAnswer.INVALID if noted else CheckAnswer.HARNESS

@@ -15,7 +15,7 @@ from conformance.check.checked import CheckFinding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import UNEXPLAINED, pairs, parting
-from conformance.check.values.identify import Held, identify
+from conformance.check.values.identify import identify
 from conformance.check.values.known_values import (
     UNWRITTEN,
     Known,
@@ -151,7 +151,7 @@ class _Sides:
         return next(alike, None)
 
 
-def _instead(name: str, held: Held, meant: Held | None) -> tuple[str, str, int | None]:
+def _instead(name: str, held: Known, meant: Known | None) -> tuple[str, str, int | None]:
     """Return kind, words and layer for a value that holds another known value."""
     if meant is None:
         return held.kind, f"{name} holds {held.what()}", None

@@ -147,17 +147,18 @@ class _Maker:
         return (found.path, found.digest) if found else None
 
     def _build(self) -> Job | None:
-        if self._weights():
-            return None
-        return replace(self._job(BUILD, BUILD.id, "obtain", "hf"), cases=())
+        return None if self._weights() else replace(self._job(BUILD, "obtain"), cases=())
 
-    def _job(self, column: Column, folder: str, engine: str, side: str, **more: Any) -> Job:
+    def _job(self, column: Column, engine: str, precision: Precision = Precision.BF16) -> Job:
+        """Return a job of an engine, which runs the files' functions for it."""
         checkpoint, digest = self._weights() or (cache_folder(), "")
+        side = "vllm" if engine == "vllm" else "hf"
         cases = tuple(
             case_of(file.name, file.path, file.function_for(side), self.asked.prompts or PAIR)
             for file in self.asked.files
             if file.function_for(side) in file.functions
         )
+        folder = gathered_in(column.id, precision)
         return Job(
             engine=f"{_ENGINES}.{engine}:open_engine",
             model=self.asked.model,
@@ -167,35 +168,28 @@ class _Maker:
             scenarios=self.run.path / "files",  # folders alone: no scenario is found there
             cases=cases,
             digest=digest,
-            **more,
+            precision=precision,
         )
 
     def _truth(self) -> Job:
-        job = self._job(TRUTH, TRUTH.id, "hf", "hf", settings=self._memory(TRUTH))
-        return replace(job, cases=PROBING.expand(0) + job.cases)
+        job = self._job(TRUTH, "hf")
+        return replace(job, cases=PROBING.expand(0) + job.cases, settings=self._memory(TRUTH))
 
     def _engine(self, column: Column, precision: Precision) -> Job | None:
         """Return the job for the files with a reference, None if neither they nor a search run."""
-        model = self.asked.model.id
-        job = self._job(
-            column,
-            gathered_in(column.id, precision),
-            "vllm",
-            "vllm",
-            precision=precision,
-            probe=self.run.group_folder(model, TRUTH.id).cell(PROBED),
-            expect=expected(column.backend, precision=precision),
-        )
-        true = [
-            file.key
-            for file in self.asked.files
-            if (ended := self.run.outcome(model, TRUTH.id, file.key)) and ended.status is Status.OK
-        ]
+        model, job = self.asked.model.id, self._job(column, "vllm", precision)
+        outcomes = {one.key: self.run.outcome(model, TRUTH.id, one.key) for one in self.asked.files}
+        true = {key for key, ended in outcomes.items() if ended and ended.status is Status.OK}
         cases = tuple(case for case in job.cases if case.key in true)
         if not (cases or (self.searched and true)):
             return None
-        settings = {**room(job.checkpoint), **self._memory(column)}
-        return replace(job, cases=cases, settings=settings)
+        return replace(
+            job,
+            cases=cases,
+            settings={**room(job.checkpoint), **self._memory(column)},
+            probe=self.run.group_folder(model, TRUTH.id).cell(PROBED),
+            expect=expected(column.backend, precision=precision),
+        )
 
     def _memory(self, column: Column) -> dict[str, float]:
         """Return a process's share of the memory, for all engines that can run at the same time."""
@@ -209,21 +203,18 @@ def words(event: runner.Event) -> str:
     """Return the progress message for an event, "" for none."""
     match event:
         case runner.GroupStarted():
-            return f"{_who(event.id)}: loading"
+            said = "loading"
         case runner.GroupLoaded():
-            return f"{_who(event.id)}: loaded in {event.seconds:.1f} s"
+            said = f"loaded in {event.seconds:.1f} s"
         case runner.CellStarted():
             scenario, _, name = event.case.partition(".")
-            tried = "~" in name  # a search's version of a file; there are many
-            shown = scenario == USER_TRACE.name and not tried
-            return f"{_who(event.id)}: running {name}" if shown else ""
+            if scenario != USER_TRACE.name or "~" in name:  # a search's versions of a file are many
+                return ""
+            said = f"running {name}"
         case runner.WorkerDied():
-            return f"{_who(event.id)}: {event.status.value}: {event.reason}"
-    return ""
-
-
-def _who(job: str) -> str:
-    """Return the user's name for a job."""
-    column, _, precision = job.partition(":")[2].partition("+")
+            said = f"{event.status.value}: {event.reason}"
+        case _:
+            return ""
+    column, _, precision = event.id.partition(":")[2].partition("+")
     known = {BUILD.id: "the model", TRUTH.id: "transformers"}
-    return known.get(column) or f"{column} in {precision or Precision.BF16}"
+    return f"{known.get(column) or f'{column} in {precision or Precision.BF16}'}: {said}"

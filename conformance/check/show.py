@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -58,19 +59,19 @@ def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
     """Yield each change of a unified diff: its first line's number, and its lines. Added lines come
     with the line above them.
     """
-    number, above, change = 0, "", list[str]()
-    for row in [*diff.splitlines()[2:], "@@ -0"]:
-        if row[0] in "-+":
-            change.append(row)
-            continue
-        removed = sum(one[0] == "-" for one in change)
-        if change:
+    number, above = 0, ""
+    for changed, rows in groupby(diff.splitlines()[2:], lambda row: row[0] in "-+"):
+        change = list(rows)
+        if changed:
+            removed = sum(row[0] == "-" for row in change)
             added = not removed and above
             yield number - bool(added), [above, *change] if added else change
-        number, change = number + removed + 1, []
-        above = row if row[0] == " " else ""
-        if begin := re.match(r"@@ -(\d+)", row):
-            number = int(begin[1])
+            number += removed
+            continue
+        for row in change:
+            begin = re.match(r"@@ -(\d+)", row)
+            number = int(begin[1]) if begin else number + 1
+            above = "" if begin else row
 
 
 def more(

@@ -20,13 +20,7 @@ from conformance.check.values.relations import FITTED
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
-from conformance.judge.reference import (
-    HONEST_RUNS_DIFFER,
-    NO_NUMBER,
-    TRUTH,
-    ReferenceRuns,
-    read_reference,
-)
+from conformance.judge.reference import TRUTH, ReferenceRuns, read_reference
 from conformance.records import Answer, Judged, Precision, Site, Thresholds, Verdict
 from conformance.shortening import few
 
@@ -176,17 +170,6 @@ def _as_seen(judged: Judged, precision: Precision) -> Judged:
             f"{off:.3g} × noise off, where engines that compute the same are within {ROUNDING:g}"
         )
     return replace(judged, site=_joined(judged.site), message=words, verdict=verdict)
-
-
-def undetermined(judgement: Judgement, names: Names = UNNAMED) -> dict[str, tuple[str, ...]]:
-    """Return the user's names of values that cannot be judged, by the judge's reason: transformers'
-    own float32 runs differ, or give no numbers.
-    """
-    return {
-        reason: tuple(dict.fromkeys(names.whole(Site.parse(one.site)) for one in alike))
-        for reason in (HONEST_RUNS_DIFFER, NO_NUMBER)
-        if (alike := [one for one in judgement.observations if one.message == reason])
-    }
 
 
 def in_words(observations: Sequence[Judged], names: Names = UNNAMED) -> str:

@@ -6,7 +6,7 @@ agree. A match therefore identifies a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -17,32 +17,17 @@ from conformance.check.values.relations import SAME, near
 from conformance.judge.measures import metrics
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a value holds: a known value, and which of its `rows`, "" for all."""
-
-    kind: str
-    words: str
-    layer: int | None
-    rows: str = ""
-    sequence: int = 0
-
-    def what(self) -> str:
-        """Return the known value and its tokens in words."""
-        return f"{self.words}{f' of {self.rows}' if self.rows else ''}"
-
-
-def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
-    """Return the known value whose rows, or their mean, this value equals, else None."""
+def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Known | None:
+    """Return the known value whose rows, or their mean, this value equals, and which; else None."""
     if _positions(value, known):
-        return Held("positions", "the positions of the tokens, as integers", None)
+        return Known("positions", "the positions of the tokens, as integers", value)
     if not bool(value.any()):
         return None  # zeros identify nothing
     forms = _forms(value)
     values = [one for one in known if one.rows.ndim == 2]
     for match, one, rows in product((_which, _mean), values, forms):
         if (found := match(rows, one.rows, allowed)) is not None:
-            return Held(one.kind, one.words, one.layer, found, one.sequence)
+            return replace(one, held=found)
     return None
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -27,22 +27,27 @@ ENTRY = "entry"
 class Known:
     """One value that transformers computed: `kind` for programs, `words` for users, `rows` [tokens,
     width]. `written` means that it is from an edited run. `part` and `role` are its place in its
-    layer, such as ("mlp", "output").
+    layer, such as ("mlp", "output"). `held` says which of its rows a value holds, "" for all.
     """
 
     kind: str
     words: str
-    rows: Tensor
+    rows: Tensor = field(compare=False)
     layer: int | None = None
     sequence: int = 0
-    step: int = 0
-    written: bool = False
-    part: str = ""
-    role: str = "output"
+    step: int = field(default=0, compare=False)
+    written: bool = field(default=False, compare=False)
+    part: str = field(default="", compare=False)
+    role: str = field(default="output", compare=False)
+    held: str = ""
 
     @property
     def at(self) -> tuple[int, int, int | None]:
         return self.sequence, self.step, self.layer
+
+    def what(self) -> str:
+        """Return the known value and the tokens of its rows in words."""
+        return f"{self.words}{f' of {self.held}' if self.held else ''}"
 
 
 def catalogue(seen: Values, layer_list: str) -> list[Known]:
@@ -51,8 +56,7 @@ def catalogue(seen: Values, layer_list: str) -> list[Known]:
     modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
     halves = list(_halves(streams, modules))
     own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
-    natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
-    own = [*_halves(natural, own), *own]
+    own = [*_halves(_streams(seen, "natural"), own), *own]
     wrote = {one.sequence for one in own}
     clean = [
         replace(one, words=f"{one.words}{UNWRITTEN}") if one.sequence in wrote else one
@@ -128,7 +132,7 @@ def _outside(path: str, role: str) -> str:
     return f"the {role} of {path}"
 
 
-def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
+def _halves(streams: Iterable[Known], modules: Sequence[Known]) -> Iterator[Known]:
     """Yield the two tensors that many of vLLM's layers return: the MLP half, which is the MLP's
     output or its norm, and the residual half, which is the stream minus the MLP half.
     """

@@ -31,7 +31,7 @@ KNOWN = catalogue(SEEN, "model.layers")
 
 def held(value):
     found = identify(value, KNOWN)
-    return found and (found.kind, found.layer, found.rows)
+    return found and (found.kind, found.layer, found.held)
 
 
 def test_both_halves_of_a_stream_are_told_apart():
