@@ -139,16 +139,12 @@ class _Sides:
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
         """Return the site of another returned value that this one equals, None if there is none."""
-        if mine.numel() < relations.FITTED:
-            return None
-        alike = (
-            other
-            for other, value in self.truth.items()
-            if other != site
-            and relations.alike(mine, value)
-            and not relations.alike(value, self.truth[site])
-        )
-        return next(alike, None)
+        for other, value in self.truth.items():
+            if other == site or mine.numel() < relations.FITTED:
+                continue
+            if relations.alike(mine, value) and not relations.alike(value, self.truth[site]):
+                return other
+        return None
 
 
 def _instead(name: str, held: Known, meant: Known | None) -> tuple[str, str, int | None]:

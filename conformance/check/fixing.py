@@ -21,17 +21,14 @@ def write(checked: Sequence[Checked], texts: Mapping[str, str]) -> Iterator[str]
         if not versions:
             continue
         if len(versions) > 1:
-            raise ConformanceError(
+            words, remedy = (
                 "the engines want different edits",
-                path=path,
-                remedy="check one engine at a time, with -b",
+                "check one engine at a time, with -b",
             )
+            raise ConformanceError(words, path=path, remedy=remedy)
         if path.read_text(encoding="utf-8") != text:
-            raise ConformanceError(
-                "has changed since it was checked, and was left as it is",
-                path=path,
-                remedy="check it again",
-            )
+            words = "has changed since it was checked, and was left as it is"
+            raise ConformanceError(words, path=path, remedy="check it again")
         names = (f"{path.name}.orig{number if number > 1 else ''}" for number in count(1))
         backup = next(path.with_name(one) for one in names if not path.with_name(one).exists())
         backup.write_text(text, encoding="utf-8")

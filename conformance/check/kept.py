@@ -99,11 +99,11 @@ def asked_of(run: RunFolder) -> Asked:
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
     plan = run.plan()
-    copies = {name: folder_of(run, name) / Path(at).name for name, at in kept.files.items()}
+    paths = {name: Path(at) for name, at in kept.files.items()}
     return Asked(
         tuple(
-            replace(user_file.read(copy), name=name, path=Path(kept.files[name]))
-            for name, copy in copies.items()
+            replace(user_file.read(folder_of(run, name) / path.name), name=name, path=path)
+            for name, path in paths.items()
         ),
         plan.models[0],
         tuple(column.backend for column in plan.columns),

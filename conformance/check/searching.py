@@ -56,9 +56,7 @@ def search(
         given.update({(file.name, name): one for name, one in answers.items()})
         reference = FileReference(place.seen(TRUTH.id, file.key))
         said = {name: one.checked.answer for name, one in answers.items()}
-        wanted = (
-            {CheckAnswer.DIFFERS, CheckAnswer.FAILS} if not AGREES & {*said.values()} else set()
-        )
+        wanted = set() if AGREES & {*said.values()} else {CheckAnswer.DIFFERS, CheckAnswer.FAILS}
         for backend in (name for name, one in said.items() if one in wanted or file.lacks_a_port):
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:

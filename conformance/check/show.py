@@ -38,7 +38,9 @@ def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
         console.print(Text(f"    {shown(words)}", style=style), soft_wrap=True)
 
     symbol, style = _STYLES.get(checked.answer, ("!", "magenta"))
-    name = _short(Path(checked.file), files)
+    file = Path(checked.file)
+    alike = any(other.name == file.name for other in files if other != file)
+    name = f"{file.parent.name}/{file.name}" if alike else file.name
     head = Text(f"{symbol} {name} on {checked.model}, {checked.backend}: ", style=style)
     console.print(head.append(shown(checked.sentence), style="default"), soft_wrap=True)
     for finding in checked.findings:
@@ -89,9 +91,3 @@ def more(
         lines.append(f"{begin}: {shlex.join(['conformance', 'repro', off[0], *where])}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _short(file: Path, files: Collection[Path]) -> str:
-    """Return the name of a file, with its folder if another file has the same name."""
-    alike = any(other.name == file.name for other in files if other != file)
-    return f"{file.parent.name}/{file.name}" if alike else file.name

@@ -16,8 +16,9 @@ from torch import Tensor
 from conformance.check.checked import CheckFinding
 from conformance.check.values.compare import Values, layers, prompts
 from conformance.check.values.known_values import Known
-from conformance.check.values.relations import alike, near
+from conformance.check.values.relations import alike, multiple, near
 from conformance.judge.diagnosis.extent import ranges
+from conformance.judge.measures import metrics
 from conformance.records import Site
 
 #: The relative distance of a row in float32 above which a layer's stream differs.
@@ -160,11 +161,9 @@ def _gained(ours: Tensor, theirs: Tensor, clean: Tensor) -> tuple[str, str]:
     differing rows [tokens, width].
     """
     made, meant = ours - clean, theirs - clean
-    along = float((made * meant).sum())
-    gain = along / float(meant.square().sum().clamp_min(1e-30))
-    if (made - gain * meant).norm() > 0.01 * made.norm():
-        size = float(made.norm() / meant.norm().clamp_min(1e-30))
-        cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
+    gain = multiple(made, meant, 1e-2)
+    if gain is None:
+        size, cosine = float(made.norm() / meant.norm()), metrics.cosine(made, meant)
         words = f"the write makes another change, {size:.2g} times as large (cosine {cosine:.2f})"
         return "", words
     if abs(gain - 2) < 0.01:

@@ -99,9 +99,7 @@ def _modules(seen: Values, layer_list: str, begin: str) -> Iterator[Known]:
         name, layer = (match[2], int(match[1])) if match else (path, None)
         if name is None:
             continue  # `_streams` yields a layer's own streams
-        kind, words = (
-            _part(name, role, layer) if layer is not None else (path, _outside(path, role))
-        )
+        kind, words = _called(name, role, layer)
         if role == "logits":
             kind, words = "logits", "the logits"
         words += f" in step {step}" if step else ""
@@ -109,27 +107,28 @@ def _modules(seen: Values, layer_list: str, begin: str) -> Iterator[Known]:
         yield Known(kind, words, value, layer, number, step, written, part=name, role=role)
 
 
-def _part(name: str, role: str, layer: int) -> tuple[str, str]:
+def _called(name: str, role: str, layer: int | None) -> tuple[str, str]:
+    """Return kind and words for a module's value; without a layer, `name` is the module's path."""
+    last = name if layer is not None else name.rpartition(".")[2]
+    norm = "norm" in last or last.startswith("ln_")
+    words = f"the {role} of {name}"
+    if layer is None:
+        if norm:
+            side = "after" if role == "output" else "before"
+            words = f"the residual stream {side} the final norm"
+        elif last in {"embed_tokens", "wte", "word_embeddings"}:
+            words = "the token embeddings"
+        elif last in {"lm_head", "embed_out"} and role == "output":
+            words = "the logits before any cap"
+        return name, words
     if role == "output" and name in {"mlp", "block_sparse_moe", "feed_forward"}:
         return "mlp", f"the MLP output of layer {layer} without the residual"
     if role == "output" and name in {"self_attn", "attn", "attention", "self_attention"}:
         return "attention", f"the attention output of layer {layer} without the residual"
-    if "norm" in name or name.startswith("ln_"):
+    if norm:
         what = "normed" if role == "output" else "not yet normed"
         return f"norm-{role}", f"the {what} {role} of {name} in layer {layer}"
-    kind = name if role == "output" else f"{name}-input"
-    return kind, f"the {role} of {name} in layer {layer}"
-
-
-def _outside(path: str, role: str) -> str:
-    last = path.rpartition(".")[2]
-    if "norm" in last or last.startswith("ln_"):
-        return f"the residual stream {'after' if role == 'output' else 'before'} the final norm"
-    if last in {"embed_tokens", "wte", "word_embeddings"}:
-        return "the token embeddings"
-    if last in {"lm_head", "embed_out"} and role == "output":
-        return "the logits before any cap"
-    return f"the {role} of {path}"
+    return name if role == "output" else f"{name}-input", f"{words} in layer {layer}"
 
 
 def _halves(streams: Iterable[Known], modules: Sequence[Known]) -> Iterator[Known]:

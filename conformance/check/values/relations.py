@@ -39,12 +39,14 @@ def distance(mine: Tensor, truth: Tensor) -> float | None:
     return float((ours - theirs)[numbers].norm() / size) if size else None
 
 
-def multiple(mine: Tensor, truth: Tensor) -> float | None:
-    """Return the factor by which `mine` is a multiple of `truth`, None if it is not."""
+def multiple(mine: Tensor, truth: Tensor, allowed: float = SAME) -> float | None:
+    """Return the factor by which `mine` is a multiple of `truth`, None if it is not, by more than
+    `allowed` of its norm.
+    """
     if mine.shape != truth.shape or not mine.is_floating_point() or mine.numel() < FITTED:
         return None
     ours, theirs = mine.double(), truth.double()
     gain = float((ours * theirs).sum() / theirs.square().sum().clamp_min(1e-30))
     if abs(gain) < 1e-6:
         return None
-    return gain if (ours - gain * theirs).norm() <= 1e-3 * ours.norm() else None
+    return gain if (ours - gain * theirs).norm() <= allowed * ours.norm() else None
