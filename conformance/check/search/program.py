@@ -184,15 +184,6 @@ class ParsedFile:
         end = self._bytes.find(b"\n", at)
         return len(self._bytes) if end < 0 else end
 
-    def inside_of(self, name: str) -> list[Statement]:
-        """Return the statements of all functions and methods of this name."""
-        return [
-            statement
-            for statement in self.statements
-            for function in self.around(statement.node, cst.FunctionDef)[:1]
-            if function.name.value == name
-        ]
-
     @cached_property
     def shared(self) -> set[int]:
         """The lines of functions and methods that `hf` calls."""

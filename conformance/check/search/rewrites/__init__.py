@@ -36,7 +36,7 @@ REWRITES: tuple[Rewrite, ...] = (
     requests.bound_steps,
     requests.trace_each_prompt,
     writes.write_both_tensors,
-    writes.put_back,
+    writes.change_no_copy,
     writes.write_into_tensor,
     writes.swap_statements,
     saves.copy_kept,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 import libcst as cst
@@ -15,7 +14,6 @@ from conformance.check.search.program import (
     ParsedFile,
     Splice,
     Statement,
-    names_in,
 )
 from conformance.check.search.rewrites.porting import port_statement
 
@@ -92,26 +90,7 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
                 found.append(change(3 + cost, _WORDS, program.put(last, text)))
             elif last and simple:
                 found.append(change(5 + cost, _LACKS, program.after(last, text)))
-        yield from (_completed(one, program, hf, vllm) for one in found)
-
-
-def _completed(
-    found: Change, program: ParsedFile, hf: Sequence[Statement], vllm: Sequence[Statement]
-) -> Change:
-    """Return a change with the statements of `hf` that assign the names that `vllm` lacks."""
-    made = {name: one for one in reversed(hf) for name in _assigned(one)}
-    there = {name for one in vllm for name in _assigned(one)}
-    used = {name for one in found.splices for name in names_in(one.text)}
-    lacks = [made[name] for name in sorted((used & made.keys()) - there)]
-    if not lacks or any(program.around(one.node, cst.With) for one in lacks):
-        return found
-    added = program.before(vllm[0], *(one.text for one in lacks))
-    return replace(found, splices=(*found.splices, added))
-
-
-def _assigned(statement: Statement) -> set[str]:
-    found = re.match(r"([\w, ]+?) = ", statement.text)
-    return names_in(found[1]) if found else set()
+        yield from found
 
 
 def _parts(theirs: Statement, mine: Statement) -> Iterator[Change]:

@@ -14,7 +14,6 @@ from conformance.check.search.rewrites.reads import without_batch
 
 _BOTH = "a write must reach both tensors that the layer returns"
 _ONE = "write into one of the two tensors"
-_COPY = "what is changed in a copy is put back"
 
 #: An assignment of any kind: target, sign and value.
 _ASSIGNMENT = re.compile(r"(.+?) ?((?<![=!<>])[-+*/]?=)(?!=) ?(.+)", re.DOTALL)
@@ -78,45 +77,14 @@ def swap_statements(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             yield change(5, "these lines change places", *swapped, anywhere=True)
 
 
-def put_back(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Write a modified copy of a module's value back to the module, or modify no copy."""
-    for node, holes in program.matches("A = V"):
-        name, value = program.code(holes["A"]), program.code(holes["V"])
-        if not (name.isidentifier() and ".output" in value):
-            continue
+def change_no_copy(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Take a module's own value, in the place of a copy that is changed."""
+    for _, holes in program.matches("A = V"):
+        value = program.code(holes["V"])
         bare = re.sub(r"\.(?:clone|detach|contiguous|save|to|float)\([^()]*\)", "", value)
-        if bare != value:
+        if bare != value and ".output" in value:
             words = "a copy does not go back into the model"
             yield change(2, words, program.swap(holes["V"], bare), anywhere=True)
-        held = [one for one in map(program.access, program.walk(holes["V"])) if one]
-        end = program.span(node)[1]
-        for last in _changes_of(program, name, end) if held else ():
-            core = held[0].core
-            whole = program.swap(holes["V"], f"{core}[0] + {core}[1]")
-            for cost, _, text in ways_to_write(core, (), "=", name):
-                put = program.after(last, text)
-                yield change(1 + cost, _COPY, put)
-                yield change(1 + cost, _COPY, whole, put)
-            yield from _in_place(program, name, core, last)
-
-
-def _changes_of(program: ParsedFile, name: str, end: int) -> list[Statement]:
-    """Return the last two statements that modify a name's value after its assignment."""
-    changes = re.compile(rf"{name}(\[.*\])?(\.\w+_\(.*\))?\s*(=|[-+*/]=|$)")
-    found = [one for one in program.statements if one.start > end and changes.match(one.text)]
-    return [one for one in found if isinstance(one.node, cst.SimpleStatementLine)][::-1][:2]
-
-
-def _in_place(program: ParsedFile, name: str, core: str, last: Statement) -> Iterator[Change]:
-    """Modify the module's own tensors in the place of the copy."""
-    text = re.sub(rf"^{name} = {name} ([-+*/]) ", rf"{name} \1= ", last.text)
-    found = re.fullmatch(rf"{name}(?:\[(.*?)\])? ([-+*/]?=) (.*)", text, flags=re.DOTALL)
-    if found:
-        index, sign, value = found[1] or ":", found[2], found[3]
-        for cost, words, line in ways_to_write(core, (index,), sign, value):
-            yield change(1 + cost, words, program.put(last, line))
-            if "\n" in line:
-                yield change(1 + cost, words, program.after(last, line.partition("\n")[2]))
 
 
 def write_into_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
