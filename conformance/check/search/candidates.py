@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.check.search.change import Change, Clues
-from conformance.check.search.program import (
-    ParsedFile,
-    is_python,
-)
+from conformance.check.search.program import ParsedFile, is_python
 from conformance.check.search.rewrites import REWRITES, logits, reads, writes
 
 #: The extra cost of a change on other lines than those that raised an error, and of one that can

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from conformance.check.values import compare, relations
 from conformance.check.values.compare import UNNAMED, Compared, Truth, Values
+from conformance.check.values.divergence import rows_off
 from conformance.check.values.naming import Names
 from conformance.records import Outcome, Precision, Site, Status
-
-#: The relative distance in float32 above which the rows of a layer differ.
-_OFF = 2e-3
 
 #: A sort key, the best first: whether the version agrees, differs or raises; then, if it differs,
 #: the differences, the layers' depth of agreement and the distance, or, if it raises, the number of
@@ -128,9 +126,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
     """Return the share of the tokens whose rows, [tokens, width], are equal on both sides."""
     if ours is None or ours.shape != theirs.shape:
         return 0.0
-    off = (ours.double() - theirs.double()).norm(dim=-1)
-    near = off <= _OFF * theirs.double().norm(dim=-1).clamp_min(1e-6)
-    return float(near.double().mean())
+    return float((~rows_off(ours, theirs)).double().mean())
 
 
 def same_truth(one: Values, other: Values) -> bool:

@@ -44,7 +44,7 @@ def _named(which: Tensor) -> str:
     return f"token{'s' if len(tokens) > 1 else ''} {ranges(tokens)}"
 
 
-def _off(rows: Tensor, other: Tensor) -> Tensor:
+def rows_off(rows: Tensor, other: Tensor) -> Tensor:
     """Return which rows differ, as bool [tokens]; none if the shapes differ."""
     if rows.shape != other.shape:
         return torch.zeros(len(rows), dtype=torch.bool)
@@ -75,7 +75,7 @@ def parting(
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
         other = replace(site, prompt=same[site.prompt])
-        far = _off(mine[site], truth.get(other, mine[site]))
+        far = rows_off(mine[site], truth.get(other, mine[site]))
         if not bool(far.any()):
             continue
         kind, words = _cause(mine, seen, known, site, other)
@@ -106,9 +106,13 @@ def _cause(
         if each.name == "stream" and (each.prompt, each.step) == place
     }
     ours, theirs, base = mine[site], truth[other], clean.get(site.layer)
-    if base is None or base.shape != ours.shape or bool(_off(natural.get(other, base), base).any()):
+    if (
+        base is None
+        or base.shape != ours.shape
+        or bool(rows_off(natural.get(other, base), base).any())
+    ):
         return "", ""
-    far, made, meant = _off(ours, theirs), _off(ours, base), _off(theirs, base)
+    far, made, meant = rows_off(ours, theirs), rows_off(ours, base), rows_off(theirs, base)
     if bool(made.any()) and bool(meant.any()):
         rows = [each.double()[far] for each in (ours, theirs, base)]
         halves = {
@@ -151,7 +155,7 @@ def _first_written(
     """Return the first layer at which a site's sequence differs from the clean run's streams."""
     for layer in sorted(clean, key=lambda number: number or 0):
         rows = streams.get(replace(site, layer=layer))
-        if rows is not None and bool(_off(rows, clean[layer]).any()):
+        if rows is not None and bool(rows_off(rows, clean[layer]).any()):
             return layer
     return None
 

@@ -10,11 +10,7 @@ from itertools import product
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues, change
-from conformance.check.search.program import (
-    ParsedFile,
-    Splice,
-    Statement,
-)
+from conformance.check.search.program import ParsedFile, Splice, Statement
 from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"

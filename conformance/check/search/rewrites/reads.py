@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import libcst as cst
 
@@ -88,11 +89,14 @@ def take_another_part(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 def rename_module(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Take another module of the layer, or the same module by its name in other families."""
-    beside = tuple(name for name in clues.modules if "." not in name)
-    for node in program.expressions(cst.Attribute):
-        for cost, names in (*((3, alike) for alike in (MLP, ATTENTION)), (5, beside)):
-            for other in names if node.attr.value in names else ():
-                yield change(cost, f"take the module `{other}`", program.swap(node.attr, other))
+    nodes = list(program.expressions(cst.Attribute))
+    for alike, other in ((names, one) for names in (MLP, ATTENTION) for one in names):
+        swaps = [program.swap(one.attr, other) for one in nodes if one.attr.value in alike]
+        yield change(3, f"take the module `{other}`", *swaps, anywhere=True)
+    beside = [name for name in clues.modules if "." not in name]
+    for node, other in product(nodes, beside):
+        if node.attr.value in beside:
+            yield change(5, f"take the module `{other}`", program.swap(node.attr, other))
 
 
 def _given_or_gives(
