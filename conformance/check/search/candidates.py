@@ -52,9 +52,8 @@ def changes(program: ParsedFile, clues: Clues) -> Iterator[tuple[str, Change]]:
 
 
 def _candidate(program: ParsedFile, name: str, change: Change, clues: Clues) -> Proposal | None:
-    lines = tuple(
-        sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
-    )
+    spans = [map(program.line, (one.start, max(one.start, one.end - 1))) for one in change.splices]
+    lines = tuple(sorted({n for first, last in spans for n in range(first, last + 1)}))
     text = program.replaced(change.splices)
     if text == program.text or not is_python(text):
         return None
@@ -67,7 +66,3 @@ def _candidate(program: ParsedFile, name: str, change: Change, clues: Clues) -> 
     if not clues.lines and clues.wrong and name in (_READS if clues.parted else _WRITES):
         cost += _UNLIKELY
     return Proposal(text, name, change.words, lines, cost)
-
-
-def _lines(program: ParsedFile, start: int, end: int) -> range:
-    return range(program.line(start), program.line(max(start, end - 1)) + 1)
