@@ -89,12 +89,12 @@ def _other_prompts(
     mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]
 ) -> tuple[CheckFinding, ...]:
     """Return a finding if the two sides did not run the same prompts, else nothing."""
-    ours, theirs = compare.prompt_ids(mine), compare.prompt_ids(seen)
-    if not ours or len(pairs(mine, seen)) == len(theirs):
+    theirs, ran = compare.prompts(seen), {*pairs(mine, seen).values()}
+    number = next((each for each in theirs if each not in ran), None)
+    if not compare.prompts(mine) or number is None:
         return ()
-    number = next((n for n, ids in enumerate(theirs) if ids not in ours), len(theirs) - 1)
     lengths = f"{len(theirs[number])} tokens on transformers"
-    words = f"prompt {number} is not run: {lengths}, and no prompt of these ids on the engine"
+    words = f"prompt {number} is not run: {lengths}, and no other prompt of these ids on the engine"
     return (CheckFinding("prompt", words, prompt=number),)
 
 

@@ -1,10 +1,12 @@
 """Prompts that are other ones on the two sides: what the evidence says of them."""
 
+import pytest
 import torch
 
+from conformance.check import describe
 from conformance.check.values import compare
 from conformance.judge.measures import structure
-from conformance.records import Precision
+from conformance.records import Precision, Site
 
 FIRST, SECOND = (7, 8, 9, 10), (7, 8, 5, 10)
 
@@ -41,3 +43,12 @@ def test_prompts_are_in_the_order_of_their_numbers():
     numbers = [0, 10, 11, 2]  # as a file has them whose keys are sorted as text
     seen = {f"layers|p{n}/s0/ids": torch.tensor([n]) for n in numbers}
     assert compare.prompt_ids(compare.layers(seen)) == [[0], [2], [10], [11]]
+
+
+@pytest.mark.parametrize(("ran", "missing"), [([0, 1, 0], []), ([0, 1], [2]), ([0, 0], [1])])
+def test_the_prompt_that_did_not_run_is_named_also_beside_an_equal_one(ran, missing):
+    def ids(numbers):
+        return {Site.parse(f"p{n}/s0/ids"): torch.tensor([one]) for n, one in enumerate(numbers)}
+
+    found = describe._other_prompts(ids(ran), ids([0, 1, 0]))
+    assert [one.prompt for one in found] == missing
