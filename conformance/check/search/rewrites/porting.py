@@ -151,13 +151,14 @@ class _Port:
     def _called(self) -> list[str]:
         """Return the names of the functions that `hf` calls and that use modules' values."""
         program, found, waiting = self.program, list[str](), ["hf"]
+        head = parsed(f"X.{self.clues.head}(A)")
         while waiting:
             for name in sorted(names_in(program.code(program.functions[waiting.pop()]))):
                 function = program.functions.get(name)
                 if function is None or name in {"hf", *found}:
                     continue
-                head = f".{self.clues.head}(" in program.code(function)
-                if head or any(program.access(node) for node in program.walk(function.body)):
+                inside = program.walk(function.body)
+                if any(program.access(node) or match(head, node) is not None for node in inside):
                     found.append(name)
                     waiting.append(name)
         return found
