@@ -175,7 +175,7 @@ def measure(options: argparse.Namespace) -> None:
             took = (time.monotonic() - since) / _EMPTY
             print(f"an empty task of Ray's: {1000 * took:.2f} ms")
             for preload in PRELOADED:
-                for name, hire in (("at home", itself), ("on Ray", joined.hire(limits))):
+                for name, allocate in (("at home", itself), ("on Ray", joined.allocate(limits))):
                     root = Path(tempfile.mkdtemp(dir=folder))
                     groups = []
                     for number in range(options.groups):
@@ -183,7 +183,7 @@ def measure(options: argparse.Namespace) -> None:
                         launch = replace(plain.launch, preload=preload)
                         groups.append(replace(plain, id=str(number), launch=launch))
                     since = time.monotonic()
-                    run(groups, logs=root / "logs", limits=limits, hire=hire)
+                    run(groups, logs=root / "logs", limits=limits, allocate=allocate)
                     each = (time.monotonic() - since) / options.groups
                     print(f"an empty group {name}, {preload or 'no engine'}: {each:.2f} s")
 

@@ -41,7 +41,7 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.report import html, tables
-from conformance.runner import Event, Hire, RunSummary, TimeLimits, itself
+from conformance.runner import Allocate, Event, RunSummary, TimeLimits, itself
 from conformance.runner import run as run_jobs
 from conformance.scenario import Places, Scenario, as_planned, folders_of
 from conformance.store import (
@@ -141,13 +141,13 @@ def execute(
     observations: Path | None = None,
     known: KnownGaps | None = None,
     tell: Callable[[str], None] = lambda _: None,
-    hire: Hire | None = None,
+    allocate: Allocate | None = None,
 ) -> Finished:
     """Gather the missing observations of the run's `plan`, judge and report. A model is judged as
     soon as its last group has ended, and `tell` receives a line about it.
 
     `observations` is the cache of finished ones between runs, by default in `cache`. Failures that
-    are `known` are marked and do not fail the run. `hire` runs groups on other machines. Ctrl-C
+    are `known` are marked and do not fail the run. `allocate` runs groups on other machines. Ctrl-C
     ends the gathering; its observations are kept, and the run can be resumed.
     """
     run.begin()
@@ -196,7 +196,7 @@ def execute(
             device=machine.conditions(),
             cache=ObservationCache(observations or cache / "observations"),
             on_event=heard,
-            hire=hire or itself,
+            allocate=allocate or itself,
         )
         if summary.interrupted:
             return Finished(run, summary, None, None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from conformance.expectations import KnownGaps
     from conformance.planning.trust import Executed
     from conformance.records import Cell, Results
-    from conformance.runner import Hire
+    from conformance.runner import Allocate
     from conformance.scenario import Places
     from conformance.store import RunFolder
 
@@ -69,10 +69,10 @@ def executed(
     running: RunOptions,
     *,
     known: KnownGaps | None = None,
-    hire: Hire | None = None,
+    allocate: Allocate | None = None,
 ) -> tuple[Results, Path]:
     """Gather, judge and report. Exits when interrupted. `known` defaults to the project's
-    known.yaml. Runs locally unless `hire` is given.
+    known.yaml. Runs locally unless `allocate` is given.
     """
     from conformance import execution
     from conformance.checkpoints import cache_folder
@@ -95,7 +95,7 @@ def executed(
             on_event=progress,
             known=known,
             tell=progress.note,
-            hire=hire,
+            allocate=allocate,
         )
     if finished.results is None or finished.page is None:
         err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
@@ -104,7 +104,7 @@ def executed(
 
 
 @contextmanager
-def hired(on: str, running: RunOptions) -> Iterator[Hire | None]:
+def join_cluster(on: str, running: RunOptions) -> Iterator[Allocate | None]:
     """Join the cluster that `on` names and yield what runs groups there; leave it afterwards. Yield
     None if `on` is empty.
 
@@ -123,7 +123,7 @@ def hired(on: str, running: RunOptions) -> Iterator[Hire | None]:
         for machine in joined.machines:
             words = machine.cannot or machine.device
             err.print(shown(f"{machine.name}: {words}"), markup=False, highlight=False)
-        yield joined.hire(running.limits, most=running.jobs)
+        yield joined.allocate(running.limits, most=running.jobs)
 
 
 def to_resume(

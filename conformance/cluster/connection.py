@@ -13,13 +13,13 @@ from typing import Any
 
 from conformance.cluster import fitness, machines
 from conformance.cluster.address import Address
-from conformance.cluster.crew import OnRay
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import Expected
+from conformance.cluster.remote_jobs import OnRay
 from conformance.errors import ConformanceError
 from conformance.planning import machine
 from conformance.processes import sessions, temporary
-from conformance.runner import Crew, Hire, TimeLimits
+from conformance.runner import Allocate, TimeLimits, WorkerPool
 from conformance.store import installed
 
 #: Makes Ray use the loopback as this machine's address instead of the outward-facing one. Read when
@@ -47,13 +47,13 @@ class Cluster:
         self.expected = Expected(fitness.code_digest(), installed(), machine.chosen())
         self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
 
-    def hire(self, limits: TimeLimits, *, most: int | None = None) -> Hire:
+    def allocate(self, limits: TimeLimits, *, most: int | None = None) -> Allocate:
         """Run groups on the cluster, at most `most` at a time, or as many as fit."""
 
-        def hired(local: Crew) -> Crew:
+        def replace_workers(local: WorkerPool) -> WorkerPool:
             return OnRay(self.ray, self.machines, self.expected, local, limits=limits, most=most)
 
-        return hired
+        return replace_workers
 
 
 @contextmanager

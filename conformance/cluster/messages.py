@@ -24,7 +24,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteJob:
     """One remote job. `python` is its workers' interpreter, None for the machine's own, with the
     required `versions`. `device` is the required kind of machine, "" for any.
     """

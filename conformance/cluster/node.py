@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from conformance import checkpoints
-from conformance.cluster import fitness, luggage, warm
-from conformance.cluster.homeward import Homeward
-from conformance.cluster.messages import Begun, Ended, Errand, Expected, Message
+from conformance.cluster import fitness, upload, warm
+from conformance.cluster.messages import Begun, Ended, Expected, Message, RemoteJob
+from conformance.cluster.sync import FileSync
 from conformance.planning import machine
 from conformance.processes import temporary
 from conformance.records import Job
@@ -32,7 +32,7 @@ def seen(expected: Expected) -> dict[str, str]:
     return {"device": machine.conditions(), "cannot": cannot}
 
 
-def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node: str) -> None:
+def carry_out(remote_job: RemoteJob, packed: Sequence[upload.Packed], post: Any, node: str) -> None:
     """Run the group, and sync its files to the driver as they are written."""
     import ray
 
@@ -42,20 +42,20 @@ def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node:
     def send(says: Any) -> None:
         with sending:  # both the runner's and the syncing thread send
             # As bytes: the queue's process may lack this package.
-            post.put(pickle.dumps(Message(errand.group, attempt, node, says)))
+            post.put(pickle.dumps(Message(remote_job.group, attempt, node, says)))
 
-    machine.set_arithmetic(errand.expected.arithmetic)
+    machine.set_arithmetic(remote_job.expected.arithmetic)
     device = machine.conditions()
-    if cannot := _cannot(errand, device):
+    if cannot := _cannot(remote_job, device):
         send(cannot)
         return
     send(Begun(node, socket.gethostname(), device))
     try:
         # Removed with the group or, if this process is killed, by the next group on this machine.
         with temporary.folder() as where:
-            job = _here(errand, packed, where, ray.get)
-            with Homeward(job.folder, send):
-                _run(errand, job, device, send)
+            job = _here(remote_job, packed, where, ray.get)
+            with FileSync(job.folder, send):
+                _run(remote_job, job, device, send)
             full = fitness.filled_up(GroupFolder(job.folder))
     except OSError as error:
         full = fitness.no_room(error)
@@ -64,12 +64,14 @@ def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node:
     send(Ended(full, at_all=True) if full else Ended())
 
 
-def _cannot(errand: Errand, device: str) -> Ended | None:
-    if words := fitness.lacking(errand.expected) or fitness.without_room(*_disks()):
+def _cannot(remote_job: RemoteJob, device: str) -> Ended | None:
+    if words := fitness.lacking(remote_job.expected) or fitness.without_room(*_disks()):
         return Ended(words, at_all=True)
-    if errand.device and device != errand.device:
+    if remote_job.device and device != remote_job.device:
         return Ended(f"is another kind of machine than the others of this model: {device}")
-    if errand.python is not None and (words := fitness.other(errand.python, errand.versions)):
+    if remote_job.python is not None and (
+        words := fitness.other(remote_job.python, remote_job.versions)
+    ):
         return Ended(words)
     return None
 
@@ -78,35 +80,39 @@ def _disks() -> tuple[Path, Path]:
     return Path(tempfile.gettempdir()), checkpoints.cache_folder()
 
 
-def _here(errand: Errand, packed: Sequence[luggage.Packed], where: Path, get: luggage.Get) -> Job:
+def _here(
+    remote_job: RemoteJob, packed: Sequence[upload.Packed], where: Path, get: upload.Get
+) -> Job:
     """Return the group's job with everything that it reads on this machine."""
-    job = errand.job
+    job = remote_job.job
     weights, *others = packed
     cache = checkpoints.cache_folder()
-    places = {job.checkpoint: luggage.checkpoint(job.checkpoint, job.digest, weights, cache, get)}
+    places = {job.checkpoint: upload.checkpoint(job.checkpoint, job.digest, weights, cache, get)}
     for number, other in enumerate(others):
         path = Path(other["path"])
         places[path] = where / str(number) / path.name
-        luggage.unpacked(other, places[path], get)
+        upload.unpacked(other, places[path], get)
     folder = where / "groups" / job.folder.parent.name / job.folder.name
     folder.mkdir(parents=True)
-    return replace(luggage.moved(job, places), folder=folder)
+    return replace(upload.moved(job, places), folder=folder)
 
 
-def _run(errand: Errand, job: Job, device: str, send: Callable[[Event], None]) -> None:
+def _run(remote_job: RemoteJob, job: Job, device: str, send: Callable[[Event], None]) -> None:
     planned = Planned(
-        id=errand.group,
+        id=remote_job.group,
         make=lambda: job,
-        launch=Launch(errand.python or Path(sys.executable), errand.preload, errand.env),
-        limits=errand.limits,
-        load=errand.load,
-        tries=errand.tries,
-        ours=errand.ours,
+        launch=Launch(
+            remote_job.python or Path(sys.executable), remote_job.preload, remote_job.env
+        ),
+        limits=remote_job.limits,
+        load=remote_job.load,
+        tries=remote_job.tries,
+        ours=remote_job.ours,
     )
 
     def told(event: Event) -> None:
         if not isinstance(event, GroupFinished):  # the driver reports it when all files are there
             send(event)
 
-    with warm.crew(errand.limits, device) as crew:
-        Runner([planned], crew=crew, cache=None, on_event=told).run()
+    with warm.worker_pool(remote_job.limits, device) as workers:
+        Runner([planned], workers=workers, cache=None, on_event=told).run()

@@ -23,7 +23,7 @@ def look(expected: bytes) -> dict[str, Any]:
     return said
 
 
-def carry_out(errand: bytes, group: str, luggage: list[Any], post: Any) -> None:
+def carry_out(remote_job: bytes, group: str, uploads: list[Any], post: Any) -> None:
     """Run a group; its messages go to `post`."""
     import ray
 
@@ -34,7 +34,7 @@ def carry_out(errand: bytes, group: str, luggage: list[Any], post: Any) -> None:
         # A message is a class of the package, which cannot be imported here.
         post.put((group, here, _words(error)))
         return
-    node.carry_out(pickle.loads(errand), luggage, post, here)  # noqa: S301 - from the driver
+    node.carry_out(pickle.loads(remote_job), uploads, post, here)  # noqa: S301 - from the driver
 
 
 def _words(error: Exception) -> str:

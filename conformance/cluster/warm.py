@@ -36,7 +36,7 @@ class Warm(Local):
 class _Kept:
     """The kept processes. `gpus` are Ray's allocation, which a zygote's variables keep."""
 
-    crew: Warm
+    workers: Warm
     gpus: str | None
     folder: ExitStack
 
@@ -46,7 +46,7 @@ _kept: list[_Kept] = []
 
 
 @contextmanager
-def crew(limits: TimeLimits, device: str) -> Iterator[Warm]:
+def worker_pool(limits: TimeLimits, device: str) -> Iterator[Warm]:
     """Provide the kept processes for one group; end them if the group does not finish."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     if _kept and _kept[-1].gpus != gpus:
@@ -55,11 +55,11 @@ def crew(limits: TimeLimits, device: str) -> Iterator[Warm]:
         _kept.append(_begun(limits, device, gpus))
     kept = _kept[-1]
     try:
-        yield kept.crew
+        yield kept.workers
     except BaseException:
         end()
         raise
-    if kept.crew.running:
+    if kept.workers.running:
         end()
 
 
@@ -67,7 +67,7 @@ def end() -> None:
     """End the kept processes, if any."""
     while _kept:
         kept = _kept.pop()
-        kept.crew.end_all()
+        kept.workers.end_all()
         kept.folder.close()
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from conformance.checkpoints import cache_folder
 from conformance.processes import lock, temporary
-from conformance.runner.crew import Crew
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -27,34 +26,35 @@ from conformance.runner.local import Local
 from conformance.runner.loop import Runner
 from conformance.runner.planned import Done, Further, Launch, Planned, RunSummary
 from conformance.runner.timeouts import TimeLimits
+from conformance.runner.worker_pool import WorkerPool
 from conformance.store import ObservationCache
 
 __all__ = [
+    "Allocate",
     "CellFinished",
     "CellStarted",
-    "Crew",
     "Done",
     "Event",
     "Further",
     "GroupFinished",
     "GroupLoaded",
     "GroupStarted",
-    "Hire",
     "Launch",
     "Planned",
     "RunSummary",
     "TimeLimits",
     "WorkerDied",
+    "WorkerPool",
     "itself",
     "run",
 ]
 
 
 #: Takes what runs groups on this machine, and returns what runs them instead.
-Hire = Callable[[Crew], Crew]
+Allocate = Callable[[WorkerPool], WorkerPool]
 
 
-def itself(local: Crew) -> Crew:
+def itself(local: WorkerPool) -> WorkerPool:
     """Run all groups on this machine."""
     return local
 
@@ -72,15 +72,15 @@ def run(
     device: str = "cpu",
     cache: ObservationCache | None = None,
     on_event: Callable[[Event], None] = _silent,
-    hire: Hire = itself,
+    allocate: Allocate = itself,
 ) -> RunSummary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
     Afterwards every case of every job has an outcome, unless `RunSummary.interrupted`, and no
     process of the run is left. Cells with an outcome in their folder are not run again. `device`
-    names the hardware in the cache's keys. `hire` can run the groups elsewhere; this machine still
-    runs jobs that must stay on it. Raises ConformanceError for a graph that cannot be run, a run
-    that another process is working on, and processes that cannot be ended.
+    names the hardware in the cache's keys. `allocate` can run the groups elsewhere; this machine
+    still runs jobs that must stay on it. Raises ConformanceError for a graph that cannot be run, a
+    run that another process is working on, and processes that cannot be ended.
     """
     # Two runners in one folder would confuse their workers.
     with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
@@ -91,4 +91,4 @@ def run(
             device=device,
             places=temporary.environment(folder, cache_folder(), device),
         )
-        return Runner(planned, crew=hire(local), cache=cache, on_event=on_event).run()
+        return Runner(planned, workers=allocate(local), cache=cache, on_event=on_event).run()

@@ -11,8 +11,8 @@ from pathlib import Path
 from conformance.processes import sessions
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
-from conformance.runner.pool import Pool
 from conformance.runner.timeouts import TimeLimits
+from conformance.runner.zygote_pool import ZygotePool
 from conformance.store import ObservationCache
 
 #: Seconds to wait for a message before reading the events files again.
@@ -38,7 +38,7 @@ class Local:
         self._limits = limits
         self._device = device
         self._mark = sessions.new_mark()
-        self._pool = Pool(logs, mark=self._mark, imports=limits.imports, places=places)
+        self._zygotes = ZygotePool(logs, mark=self._mark, imports=limits.imports, places=places)
         self.running: dict[str, GroupRun] = {}
         self._ended: list[GroupRun] = []
         self._weigh_at = 0.0
@@ -52,7 +52,7 @@ class Local:
     def prepare(self, waiting: Sequence[Planned]) -> None:
         """Import what comes next in advance, so that no worker has to wait for imports."""
         for planned in waiting:
-            self._pool.warm(planned.launch, most=max(2, self._jobs))
+            self._zygotes.warm(planned.launch, most=max(2, self._jobs))
 
     def begin(self, group: GroupRun) -> None:
         self.running[group.planned.id] = group
@@ -68,29 +68,29 @@ class Local:
         return ended
 
     def keep_only(self, wanted: Sequence[Planned]) -> None:
-        self._pool.keep_only({planned.launch for planned in wanted})
+        self._zygotes.keep_only({planned.launch for planned in wanted})
 
     def end(self) -> set[int]:
         for group in self.running.values():
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
             group.hear_out()
-        self._pool.end()
+        self._zygotes.end()
         return sessions.kill_marked(self._mark)
 
     def _ask_for_workers(self) -> None:
         for name, group in list(self.running.items()):
             launch = group.planned.launch
-            if why := self._pool.unusable.get(launch):
+            if why := self._zygotes.unusable.get(launch):
                 group.refuse(why.words, harness=why.slow)
                 self._has_ended(group)
-            elif group.attempt is None and self._pool.ready(launch):
-                self._pool.ask(launch, name, group.next_job())
+            elif group.attempt is None and self._zygotes.ready(launch):
+                self._zygotes.ask(launch, name, group.next_job())
             else:
-                self._pool.start(launch)
+                self._zygotes.start(launch)
 
     def _hear(self) -> None:
-        for message in self._pool.hear(_LOOK_EVERY):
+        for message in self._zygotes.hear(_LOOK_EVERY):
             group = self.running.get(message["id"])
             if group is None or group.attempt is None:
                 continue
@@ -108,7 +108,7 @@ class Local:
             for group in running
             if group.attempt is not None and group.attempt.killed < since
         }
-        lost = self._pool.take_lost(deaf)
+        lost = self._zygotes.take_lost(deaf)
         for group in running:
             if group.attempt is not None and group.planned.launch in lost:
                 group.attempt.words, group.attempt.outside = lost[group.planned.launch], True

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Group, Status
-from conformance.runner.crew import Crew
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Done, Planned, RunSummary, check
+from conformance.runner.worker_pool import WorkerPool
 from conformance.store import GroupFolder, ObservationCache
 
 
@@ -24,13 +24,13 @@ class Runner:
         self,
         planned: Sequence[Planned],
         *,
-        crew: Crew,
+        workers: WorkerPool,
         cache: ObservationCache | None,
         on_event: Callable[[Event], None],
     ) -> None:
         check(planned)
         self._waiting = list(planned)
-        self._crew = crew
+        self._workers = workers
         self._cache = cache
         self._tell = on_event
         self._begun: list[GroupRun] = []
@@ -45,13 +45,13 @@ class Runner:
             with _told_to_end_as_by_ctrl_c():
                 while self._waiting or self._running:
                     self._begin_ready()
-                    for group in self._crew.work():
+                    for group in self._workers.work():
                         self._close(group)
         except KeyboardInterrupt:
             interrupted = True
         finally:
             with _uninterrupted():
-                survivors = self._crew.end()
+                survivors = self._workers.end()
         if survivors:
             raise ConformanceError(
                 f"processes of the run cannot be ended: {sorted(survivors)}", code=ExitCode.HARNESS
@@ -59,7 +59,7 @@ class Runner:
         return RunSummary(
             self._done,
             time.monotonic() - begun,
-            self._crew.peak_mib,
+            self._workers.peak_mib,
             interrupted,
             # All groups, including ones still closing when the run was interrupted.
             sum(group.finished_here for group in self._begun),
@@ -68,10 +68,10 @@ class Runner:
 
     def _begin_ready(self) -> None:
         for planned in list(self._waiting):
-            if self._crew.has_room_for(planned) and self._ready(planned):
+            if self._workers.has_room_for(planned) and self._ready(planned):
                 self._waiting.remove(planned)
                 self._begin(planned)
-        self._crew.prepare(self._waiting)
+        self._workers.prepare(self._waiting)
 
     def _ready(self, planned: Planned) -> bool:
         """Return whether everything this job waits for has ended, or progressed far enough."""
@@ -105,7 +105,7 @@ class Runner:
         group = GroupRun(planned, job, self._tell)
         self._begun.append(group)
         try:
-            self._crew.reuse(group, self._cache if planned.cached else None)
+            self._workers.reuse(group, self._cache if planned.cached else None)
         except ConformanceError as error:
             why = why or str(error)
         self._resumed += group.reused
@@ -117,7 +117,7 @@ class Runner:
             self._close(group)
         else:
             self._running[planned.id] = group
-            self._crew.begin(group)
+            self._workers.begin(group)
 
     def _unmade(self, planned: Planned, reason: str) -> None:
         if planned.folder is not None:
@@ -150,7 +150,7 @@ class Runner:
         self._done[planned.id] = done
         self._tell(GroupFinished(planned.id, done.ok, done.reason, reused))
         running = (group.planned for group in self._running.values())
-        self._crew.keep_only([*self._waiting, *running])
+        self._workers.keep_only([*self._waiting, *running])
 
 
 #: Signals that ask a run to end: from Ctrl-C, `timeout` or a scheduler, or a closed terminal.

@@ -75,22 +75,22 @@ def full(small: str, folder: Path) -> dict[str, Any]:
                     words.append("")
                     cluster.add("large")
 
-            from conformance.cluster import crew
+            from conformance.cluster import remote_jobs
 
-            elsewhere = crew.OnRay._elsewhere
+            elsewhere = remote_jobs.OnRay._elsewhere
 
             def noted(self: Any, away: Any, node: str, cannot: str, *, at_all: bool) -> None:
                 words.append(cannot)
                 elsewhere(self, away, node, cannot, at_all=at_all)
 
-            crew.OnRay._elsewhere = noted  # type: ignore[method-assign]
+            remote_jobs.OnRay._elsewhere = noted  # type: ignore[method-assign]
             summary = run(
                 [planned("FillsItsDisk", folder)],
                 logs=folder / "logs",
                 limits=LIMITS,
                 device="home",
                 on_event=tell,
-                hire=joined.hire(LIMITS),
+                allocate=joined.allocate(LIMITS),
             )
     record = group(folder, "FillsItsDisk").group()
     done = summary.done["FillsItsDisk"]

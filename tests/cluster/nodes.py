@@ -131,5 +131,5 @@ def on(cluster: Nodes, groups: list[Planned], folder: Path, tell: Any = None) ->
             limits=LIMITS,
             device="home",
             on_event=tell or heard.append,
-            hire=joined.hire(LIMITS),
+            allocate=joined.allocate(LIMITS),
         )

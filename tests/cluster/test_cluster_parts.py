@@ -14,10 +14,10 @@ import pytest
 from conformance import checkpoints
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.checkpoints import CheckpointShape
-from conformance.cluster import address, fitness, luggage, machines, needs
-from conformance.cluster.homeward import PIECE, Arriving, Homeward
+from conformance.cluster import address, fitness, machines, needs, upload
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import FilePiece
+from conformance.cluster.sync import PIECE, Arriving, FileSync
 from conformance.errors import ConformanceError
 from conformance.planning import machine
 from conformance.records import Backend, Case, Group, Outcome, Status
@@ -154,7 +154,7 @@ def _sealed(folder: Path) -> checkpoints.Checkpoint:
 def test_a_checkpoint_travels_once_and_is_found_where_it_is(tmp_path: Path) -> None:
     made = _sealed(tmp_path / "home" / "checkpoints" / "m-1")
     pieces: list[bytes] = []
-    packed = luggage.packed(made.path, lambda piece: pieces.append(piece) or len(pieces) - 1)
+    packed = upload.packed(made.path, lambda piece: pieces.append(piece) or len(pieces) - 1)
     taken: list[int] = []
 
     def get(number: int) -> bytes:
@@ -162,30 +162,30 @@ def test_a_checkpoint_travels_once_and_is_found_where_it_is(tmp_path: Path) -> N
         return pieces[number]
 
     cache = tmp_path / "node"
-    assert luggage.checkpoint(made.path, made.digest, packed, cache, get) == made.path
+    assert upload.checkpoint(made.path, made.digest, packed, cache, get) == made.path
     assert taken == []
     gone = tmp_path / "elsewhere" / "m-1"
-    first = luggage.checkpoint(gone, made.digest, packed, cache, get)
+    first = upload.checkpoint(gone, made.digest, packed, cache, get)
     there = checkpoints.opened(first)
     assert first == cache / "checkpoints" / "m-1" and there is not None
     assert there.digest == made.digest and taken
     taken.clear()
-    assert luggage.checkpoint(gone, made.digest, packed, cache, get) == first and taken == []
+    assert upload.checkpoint(gone, made.digest, packed, cache, get) == first and taken == []
 
 
 def test_a_checkpoint_that_came_in_part_is_refused(tmp_path: Path) -> None:
     made = _sealed(tmp_path / "home" / "m-1")
-    packed = luggage.packed(made.path, lambda piece: piece)
+    packed = upload.packed(made.path, lambda piece: piece)
     packed["files"] = [file for file in packed["files"] if file[0] != "model.safetensors"]
     with pytest.raises(ConformanceError, match="did not come whole"):
-        luggage.checkpoint(tmp_path / "gone", "x", packed, tmp_path / "node", lambda piece: piece)
+        upload.checkpoint(tmp_path / "gone", "x", packed, tmp_path / "node", lambda piece: piece)
     assert not list((tmp_path / "node" / "checkpoints").glob("[!.]*"))
 
 
 def test_no_file_is_unpacked_elsewhere(tmp_path: Path) -> None:
     packed = {"path": "x", "files": [("../out", 0, [b"x"])]}
     with pytest.raises(ValueError, match="would lie elsewhere"):
-        luggage.unpacked(packed, tmp_path / "in", lambda piece: piece)
+        upload.unpacked(packed, tmp_path / "in", lambda piece: piece)
     assert not (tmp_path / "out").exists()
 
 
@@ -194,11 +194,9 @@ def test_a_job_reads_what_came_with_it(tmp_path: Path) -> None:
     plain = job("healthy", tmp_path)
     case = Case(ONE_LAYER.name, "alone", ("a",), observed=str(observed))
     plain = dataclasses.replace(plain, cases=(*plain.cases, case), probe=tmp_path / "probe")
-    assert set(luggage.places(plain)) == {plain.scenarios, tmp_path / "probe", observed}
-    where = {
-        path: Path("/there") / path.name for path in (*luggage.places(plain), plain.checkpoint)
-    }
-    moved = luggage.moved(plain, where)
+    assert set(upload.places(plain)) == {plain.scenarios, tmp_path / "probe", observed}
+    where = {path: Path("/there") / path.name for path in (*upload.places(plain), plain.checkpoint)}
+    moved = upload.moved(plain, where)
     assert moved.probe == Path("/there/probe")
     assert moved.scenarios == Path("/there/faulty_scenarios")
     assert moved.cases[-1].observed == "/there/observations.safetensors"
@@ -217,7 +215,7 @@ def test_what_a_group_writes_comes_home_as_it_is(tmp_path: Path) -> None:
         parts.append(part)
         arriving.take(part)
 
-    with Homeward(away, send) as sending:
+    with FileSync(away, send) as sending:
         away.mkdir()
         there.log.write_text("first\n")
         sending.look()

@@ -211,9 +211,9 @@ def test_groups_of_one_process_share_their_imports(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     try:
         for folder in folders:
-            with warm.crew(TimeLimits(), "cpu") as crew:
+            with warm.worker_pool(TimeLimits(), "cpu") as workers:
                 group_of = planned("SaysItsParent", folder)
-                Runner([group_of], crew=crew, cache=None, on_event=lambda _: None).run()
+                Runner([group_of], workers=workers, cache=None, on_event=lambda _: None).run()
     finally:
         warm.end()
     records = [group(folder, "SaysItsParent").group() for folder in folders]

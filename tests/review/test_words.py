@@ -28,6 +28,10 @@ BANNED = {
     r"honest (bf16 |float32 )?runs?": "baseline run",
     r"the (float32 )?truth": "the reference",
     r"at fault": "culprit",
+    r"errands?": "remote job",
+    r"luggage": "upload",
+    r"crews?": "worker pool",
+    r"hire[ds]?": "allocate",
 }
 TEXTS = re.compile(
     r"(conformance|scenarios|bench|scripts)/.*\.(py|html|js|css|j2)|docs/.*\.md|[A-Z]+\.md|[a-z]+\.yaml"

@@ -49,12 +49,12 @@ def run(
     engines.needed()
     from conformance.report.terminal_summary import summary
 
-    with selecting.hired(on, running) as hire:
+    with selecting.join_cluster(on, running) as allocate:
         if resume:
             folder = selecting.to_resume(reports, resume, choice, trust=trust)
         else:
             folder = selecting.new_run(reports, choice, running)
-        results, page = selecting.executed(folder, choice.scenarios, running, hire=hire)
+        results, page = selecting.executed(folder, choice.scenarios, running, allocate=allocate)
     if json:
         typer.echo(_line(folder.path, page, results.footer.exit_code))
     else:

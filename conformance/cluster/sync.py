@@ -25,7 +25,7 @@ _OURS = re.compile(
 )
 
 
-class Homeward:
+class FileSync:
     """On a machine: regularly sends what was added to a group's folder."""
 
     def __init__(self, folder: Path, send: Callable[[FilePiece], None]) -> None:

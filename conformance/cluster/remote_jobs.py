@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.cluster import luggage, machines, needs, shim
-from conformance.cluster.homeward import Arriving
+from conformance.cluster import machines, needs, shim, upload
 from conformance.cluster.machines import Machine
-from conformance.cluster.messages import Begun, Ended, Errand, Expected, FilePiece, Message
+from conformance.cluster.messages import Begun, Ended, Expected, FilePiece, Message, RemoteJob
+from conformance.cluster.sync import Arriving
 from conformance.errors import ConformanceError, ExitCode
-from conformance.runner import Crew, Planned, TimeLimits
+from conformance.runner import Planned, TimeLimits, WorkerPool
 from conformance.runner.group import GroupRun
 from conformance.store import ObservationCache, installed_in
 
@@ -60,7 +60,7 @@ class OnRay:
         ray: Any,
         found: Sequence[Machine],
         expected: Expected,
-        local: Crew,
+        local: WorkerPool,
         *,
         limits: TimeLimits,
         most: int | None,
@@ -74,7 +74,7 @@ class OnRay:
         self._away: dict[str, _Away] = {}
         self._ended: list[GroupRun] = []
         self._kinds: dict[str, str] = {}
-        self._packed: dict[Path, luggage.Packed] = {}
+        self._packed: dict[Path, upload.Packed] = {}
         self._alive_at = 0.0
         ray.cloudpickle.register_pickle_by_value(shim)
         self._carry_out = ray.remote(shim.carry_out)
@@ -112,7 +112,7 @@ class OnRay:
         else:
             job = group.to_send()
             gpus = machines.with_gpus(tuple(self._machines.values()))
-            wanted = needs.of(job.backend, luggage.size(job.checkpoint), gpus=gpus)
+            wanted = needs.of(job.backend, upload.size(job.checkpoint), gpus=gpus)
             self._give(_Away(group, wanted, None))
 
     def work(self) -> list[GroupRun]:
@@ -163,7 +163,7 @@ class OnRay:
             return
         launch = group.planned.launch
         here = launch.python == Path(sys.executable)
-        errand = Errand(
+        remote_job = RemoteJob(
             group=group.planned.id,
             job=job,
             python=None if here else launch.python,
@@ -178,7 +178,7 @@ class OnRay:
             device=self._kinds.get(job.model.id, ""),
         )
         sent = [
-            self._packed_once(path, job.model.id) for path in (job.checkpoint, *luggage.places(job))
+            self._packed_once(path, job.model.id) for path in (job.checkpoint, *upload.places(job))
         ]
         out = self._excluded(away)
         options: dict[str, Any] = {
@@ -191,14 +191,14 @@ class OnRay:
         if out:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(out))})"}
         away.reference = self._carry_out.options(**options).remote(
-            pickle.dumps(errand), group.planned.id, sent, self._post.remote
+            pickle.dumps(remote_job), group.planned.id, sent, self._post.remote
         )
         away.attempt = away.node = ""
         away.arriving = None
 
-    def _packed_once(self, path: Path, model: str) -> luggage.Packed:
+    def _packed_once(self, path: Path, model: str) -> upload.Packed:
         if path not in self._packed:
-            self._packed[path] = {**luggage.packed(path, self._ray.put), "model": model}
+            self._packed[path] = {**upload.packed(path, self._ray.put), "model": model}
         return self._packed[path]
 
     def _excluded(self, away: _Away) -> dict[str, str]:

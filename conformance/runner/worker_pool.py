@@ -10,7 +10,7 @@ from conformance.runner.planned import Planned
 from conformance.store import ObservationCache
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """What runs groups: processes of this machine (`local.py`), or the machines of a cluster.
 
     `work` returns each group that was begun exactly once, when it has ended and each of its cells

@@ -30,7 +30,7 @@ class LaunchFailure:
     slow: bool = False
 
 
-class Pool:
+class ZygotePool:
     """The zygotes of a run; `unusable` says why a launch gets no more workers."""
 
     def __init__(self, logs: Path, *, mark: str, imports: float, places: Mapping[str, str]) -> None:
