@@ -167,7 +167,7 @@ class TinyModel:
         return [self.tokenizer(text, return_tensors="pt").input_ids for text in texts]
 
     @cached_property
-    def truth(self) -> list[list[Tensor]]:
+    def reference(self) -> list[list[Tensor]]:
         return [self._observe(self._build(self.config), ids) for ids in self.prompts]
 
     def changes(self) -> Iterator[Change]:
@@ -217,7 +217,7 @@ class TinyModel:
         observed = self._observe(module, self.prompts[index])
         return any(
             not (new - old).norm() <= SEEN * old.norm()
-            for new, old in zip(observed, self.truth[index], strict=True)
+            for new, old in zip(observed, self.reference[index], strict=True)
         )
 
     def _build(self, config: PretrainedConfig) -> PreTrainedModel | None:
@@ -253,7 +253,7 @@ def weights(module: PreTrainedModel) -> dict[str, Tensor]:
 def looks(model: Model, key: str = "*") -> list[Look]:
     """Every change of a tiny model's config, or of some keys, each tried."""
     tiny = TinyModel(model)
-    _ = tiny.truth  # what the unchanged config gives must not be taken for a refusal
+    _ = tiny.reference  # what the unchanged config gives must not be taken for a refusal
     return [tiny.look(each) for each in tiny.changes() if fnmatchcase(each.key, key)]
 
 

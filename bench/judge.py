@@ -80,14 +80,14 @@ def observations(size: Size, kind: Kind) -> dict[str, dict[str, Tensor]]:
     draw = torch.Generator().manual_seed(0)
     found: dict[str, dict[str, Tensor]] = {"truth": {}, "candidate": {}}
     for site, shape in sites(size, kind):
-        truth = torch.randn(shape, generator=draw)
-        found["truth"][str(site)] = truth
+        reference = torch.randn(shape, generator=draw)
+        found["truth"][str(site)] = reference
         for name in ("candidate", *(f"member{n}" for n in range(MEMBERS))):
             noise = 0.01 * torch.randn(shape, generator=draw)
-            found.setdefault(name, {})[str(site)] = (truth + noise).bfloat16()
+            found.setdefault(name, {})[str(site)] = (reference + noise).bfloat16()
         if site.name == "logits":
             for values in found.values():
-                token = truth.argmax().reshape(1)
+                token = reference.argmax().reshape(1)
                 values[str(Site("tokens", site.prompt, site.step, run=site.run))] = token
     return found
 
@@ -108,7 +108,7 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
             twin=twin,
             equal=(),
             prompt_ids=ids,
-            truth_ids=ids,
+            reference_ids=ids,
             limits=Thresholds().of(Precision.BF16),
         )
         assert found.verdict.passes, found.reason

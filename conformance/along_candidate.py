@@ -37,15 +37,15 @@ def case_along(
 
     In bf16 experts are not followed: rounding changes too many of them.
     """
-    truth = members.get("truth", {})
+    reference = members.get("truth", {})
     prompts = len(case.prompts)
     along = replace(
-        case, forced=differing(continuation(observed, prompts), continuation(truth, prompts))
+        case, forced=differing(continuation(observed, prompts), continuation(reference, prompts))
     )
     tied = any(Site.parse(name).name == TIED for name in members.get("aux", ()))
     if precision is not Precision.FLOAT32 or not tied:
         return along
-    if not along.forced and first_off(observed, truth, SUSPECT) is None:
+    if not along.forced and first_off(observed, reference, SUSPECT) is None:
         return along
     return replace(along, observed=str(path or ""), along=_digest(observed))
 
@@ -68,13 +68,13 @@ class OffRow(NamedTuple):
 
 
 def first_off(
-    observed: Mapping[str, Tensor], truth: Mapping[str, Tensor], allowed: float
+    observed: Mapping[str, Tensor], reference: Mapping[str, Tensor], allowed: float
 ) -> OffRow | None:
     """Return the first row whose distance from the reference, by the row's size, is larger than
     `allowed`; None if there is none.
     """
-    for site in sorted(map(Site.parse, truth), key=_order):
-        value, known = observed.get(str(site)), truth[str(site)]
+    for site in sorted(map(Site.parse, reference), key=_order):
+        value, known = observed.get(str(site)), reference[str(site)]
         if value is None or value.shape != known.shape or not known.is_floating_point():
             continue
         for row, distance in enumerate(_distances(value, known)):
@@ -83,11 +83,11 @@ def first_off(
     return None
 
 
-def _distances(value: Tensor, truth: Tensor) -> list[float]:
+def _distances(value: Tensor, reference: Tensor) -> list[float]:
     """Return the distance of each row from the reference's, by its size; infinity for nan."""
-    width = truth.shape[-1] if truth.ndim else 1
-    value, truth = (each.double().reshape(-1, max(1, width)) for each in (value, truth))
-    off = (value - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-30)
+    width = reference.shape[-1] if reference.ndim else 1
+    value, reference = (each.double().reshape(-1, max(1, width)) for each in (value, reference))
+    off = (value - reference).norm(dim=-1) / reference.norm(dim=-1).clamp_min(1e-30)
     found: list[float] = off.nan_to_num(nan=math.inf).tolist()
     return found
 

@@ -61,7 +61,7 @@ def compare(
     """
     from conformance.generated_tokens import FLOAT32_WAY
     from conformance.judge.cell import judge_cell
-    from conformance.judge.reference import TRUTH, read_reference
+    from conformance.judge.reference import REFERENCE_RUN, read_reference
     from conformance.records import Site
     from conformance.store.files import as_reals
 
@@ -76,7 +76,7 @@ def compare(
     kind = precision or _precision(observed)
     way = FLOAT32_WAY if kind is Precision.FLOAT32 else "bf16_"
     members = {f"{way}{number}": named(values) for number, values in enumerate(floor)}
-    reference = read_reference({TRUTH: true, **members}, twin=False, precision=kind)
+    reference = read_reference({REFERENCE_RUN: true, **members}, twin=False, precision=kind)
     if isinstance(reference, str):
         raise ConformanceError(
             f"the reference and the floor cannot be judged by: {reference}",
@@ -89,7 +89,7 @@ def compare(
         twin=False,
         equal=(),
         prompt_ids=ids,
-        truth_ids=ids,
+        reference_ids=ids,
         limits=(thresholds or Thresholds()).of(kind),
     )
 

@@ -49,7 +49,7 @@ def in_precision(member: str, precision: Precision) -> bool:
     return member.startswith(FLOAT32_WAY) is (precision is Precision.FLOAT32)
 
 
-def differing(observed: Continuation, truth: Continuation) -> Continuation:
+def differing(observed: Continuation, reference: Continuation) -> Continuation:
     """Return the observed runs whose tokens differ from those of the same run in the reference.
 
     The last token is not the context of another token, so a difference there does not matter.
@@ -57,6 +57,6 @@ def differing(observed: Continuation, truth: Continuation) -> Continuation:
     return {
         run: ids
         for run, ids in observed.items()
-        if run in truth
-        and [sequence[:-1] for sequence in ids] != [sequence[:-1] for sequence in truth[run]]
+        if run in reference
+        and [sequence[:-1] for sequence in ids] != [sequence[:-1] for sequence in reference[run]]
     }

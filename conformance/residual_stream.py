@@ -127,27 +127,27 @@ class Settled:
     reason: str = ""
 
 
-def distance(value: Tensor, truth: Tensor) -> float:
+def distance(value: Tensor, reference: Tensor) -> float:
     """Return the median over tokens of the relative L2 distance, [tokens, width] each.
 
     The median and the rows' own norms keep one token's massive activation from dominating the
     result. For different shapes the distance is infinite.
     """
-    if value.shape != truth.shape:
+    if value.shape != reference.shape:
         return float("inf")
-    difference = (value.float() - truth.float()).norm(dim=-1)
-    scale = truth.float().norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    difference = (value.float() - reference.float()).norm(dim=-1)
+    scale = reference.float().norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     return float((difference / scale).median())
 
 
 def settle(
-    outputs: Sequence[Any], truth: Sequence[Tensor], noise: Sequence[float], pinned: str = ""
+    outputs: Sequence[Any], reference: Sequence[Tensor], noise: Sequence[float], pinned: str = ""
 ) -> Settled:
     """Find the reading of these layer outputs that is the residual stream.
 
-    `outputs` are one engine's raw layer outputs on the probe prompt, `truth` the float32 streams
-    [tokens, width], `noise` the bf16 error of each layer (`distance` of a baseline run). `pinned`
-    accepts one layout only.
+    `outputs` are one engine's raw layer outputs on the probe prompt, `reference` the float32
+    streams [tokens, width], `noise` the bf16 error of each layer (`distance` of a baseline run).
+    `pinned` accepts one layout only.
     """
     tried: dict[str, float] = {}
     for layout in LAYOUTS.values():
@@ -157,7 +157,7 @@ def settle(
             continue
         tried[layout.name] = max(
             distance(layout.read(output), target) / (ACCEPT * max(error, ROUNDING))
-            for output, target, error in zip(outputs, truth, noise, strict=True)
+            for output, target, error in zip(outputs, reference, noise, strict=True)
         )
     holds = [name for name, ratio in tried.items() if ratio <= 1]
     if len(holds) == 1:

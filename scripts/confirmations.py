@@ -1,4 +1,4 @@
-"""Write `conformance/judging_runs/confirmed.json` from stored runs: whose truth vLLM confirmed.
+"""Write `conformance/judging_runs/confirmed.json` from stored runs: whose reference vLLM confirmed.
 
     python scripts/confirmations.py RUN_FOLDER …
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from conformance.judging_runs.confirmed import FILE, Confirmed, Ledger, excerpt, ledger
-from conformance.judging_runs.witness import first_logits_of_truth, truth_of
+from conformance.judging_runs.witness import find_confirmation, first_reference_logits
 from conformance.records import Precision, Witness, to_json
 from conformance.store import RunFolder, gathered_in
 
@@ -26,7 +26,7 @@ def of_run(path: Path) -> dict[str, Confirmed | None]:
     for model in planned.models:
         found[model.id] = None
         for column in planned.columns:
-            said = truth_of(run, model, (column,))
+            said = find_confirmation(run, model, (column,))
             group = run.group(model.id, gathered_in(column.id, Precision.FLOAT32))
             if said.witness is not Witness.CONFIRMED or group is None:
                 continue
@@ -38,7 +38,7 @@ def of_run(path: Path) -> dict[str, Confirmed | None]:
                 versions,
                 said.distance or 0.0,
                 said.floor or 0.0,
-                excerpt(first_logits_of_truth(run, model)),
+                excerpt(first_reference_logits(run, model)),
             )
             break
     return found

@@ -27,12 +27,12 @@ def test_what_was_generated_is_read_back(tokens):
 
 
 def test_only_runs_that_differ_before_their_last_token_are_forced():
-    truth = {"clean": ((1, 2, 3),), "edited": ((4, 5, 6),)}
-    assert differing({"clean": ((1, 2, 9),), "edited": ((4, 5, 6),)}, truth) == {}
-    assert differing({"clean": ((1, 9, 3),), "edited": ((4, 5, 6),)}, truth) == {
+    reference = {"clean": ((1, 2, 3),), "edited": ((4, 5, 6),)}
+    assert differing({"clean": ((1, 2, 9),), "edited": ((4, 5, 6),)}, reference) == {}
+    assert differing({"clean": ((1, 9, 3),), "edited": ((4, 5, 6),)}, reference) == {
         "clean": ((1, 9, 3),)
     }
-    assert differing({"clean": ((1, 2),)}, truth) == {"clean": ((1, 2),)}
+    assert differing({"clean": ((1, 2),)}, reference) == {"clean": ((1, 2),)}
 
 
 def test_other_observations_are_no_tokens():

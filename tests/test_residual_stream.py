@@ -10,7 +10,7 @@ from conformance.residual_stream import LAYOUTS, StreamLayer, UnreadableLayerErr
 TOKENS, WIDTH, DEPTH = 6, 16, 3
 
 
-def truth():
+def reference():
     generator = torch.Generator().manual_seed(7)
     return [torch.randn(TOKENS, WIDTH, generator=generator) for _ in range(DEPTH)]
 
@@ -31,48 +31,48 @@ def forms(value):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_that_holds_is_found(name):
-    outputs = [forms(value)[name] for value in truth()]
-    settled = settle(outputs, truth(), [0.01] * DEPTH)
+    outputs = [forms(value)[name] for value in reference()]
+    settled = settle(outputs, reference(), [0.01] * DEPTH)
     assert settled.layout == name, settled
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_written_is_read_back(name):
-    output, value = forms(truth()[0])[name], truth()[1]
+    output, value = forms(reference()[0])[name], reference()[1]
     written = LAYOUTS[name].write(output, value)
     assert LAYOUTS[name].fits(written)
     assert torch.equal(LAYOUTS[name].read(written), value)
 
 
 def test_no_reading_that_holds_is_said_with_what_was_tried():
-    outputs = [(value * 3, value) for value in truth()]
-    settled = settle(outputs, [value + 1 for value in truth()], [0.01] * DEPTH)
+    outputs = [(value * 3, value) for value in reference()]
+    settled = settle(outputs, [value + 1 for value in reference()], [0.01] * DEPTH)
     assert settled.layout == ""
     assert "tensor[6, 16]" in settled.reason
     assert set(settled.tried) == {"dual", "full_plus_stale", "second"}
 
 
 def test_two_readings_that_hold_and_differ_settle_nothing():
-    outputs = [(value, value * 1.0001) for value in truth()]
-    settled = settle(outputs, truth(), [0.01] * DEPTH)
+    outputs = [(value, value * 1.0001) for value in reference()]
+    settled = settle(outputs, reference(), [0.01] * DEPTH)
     assert settled.layout == ""
     assert "several readings" in settled.reason
 
 
 def test_a_reading_must_hold_at_every_layer():
-    outputs = [forms(value)["dual"] for value in truth()]
-    outputs[-1] = forms(truth()[-1])["full_plus_stale"]
-    assert settle(outputs, truth(), [0.01] * DEPTH).layout == ""
+    outputs = [forms(value)["dual"] for value in reference()]
+    outputs[-1] = forms(reference()[-1])["full_plus_stale"]
+    assert settle(outputs, reference(), [0.01] * DEPTH).layout == ""
 
 
 def test_a_pinned_layout_must_hold_too():
-    outputs = [forms(value)["dual"] for value in truth()]
-    assert settle(outputs, truth(), [0.01] * DEPTH, "dual").layout == "dual"
-    assert settle(outputs, truth(), [0.01] * DEPTH, "second").layout == ""
+    outputs = [forms(value)["dual"] for value in reference()]
+    assert settle(outputs, reference(), [0.01] * DEPTH, "dual").layout == "dual"
+    assert settle(outputs, reference(), [0.01] * DEPTH, "second").layout == ""
 
 
 def test_a_massive_activation_of_one_token_does_not_hide_a_wrong_reading():
-    streams = truth()
+    streams = reference()
     for value in streams:
         value[0, 3] = 20_000
     outputs = [(value, torch.randn(TOKENS, WIDTH)) for value in streams]
@@ -95,7 +95,7 @@ def test_a_layer_reads_a_copy_and_writes_through():
 @pytest.mark.parametrize("layout", ["single", "batched", "dual", "full_plus_stale", "second"])
 def test_what_is_written_has_the_precision_of_what_was_there(layout):
     class Envoy:
-        output = map_tensors(forms(truth()[0])[layout], Tensor.bfloat16)
+        output = map_tensors(forms(reference()[0])[layout], Tensor.bfloat16)
 
     layer = StreamLayer(Envoy(), layout)
     layer.stream = layer.stream + torch.ones(WIDTH)

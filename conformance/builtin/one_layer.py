@@ -94,13 +94,13 @@ def suspicious(
     precision: Precision = Precision.BF16,
 ) -> bool:
     """Return whether streams were read and an unedited run's logits look wrong (a cheap check)."""
-    truth = members.get("truth", {})
+    reference = members.get("truth", {})
     honest = [values for name, values in members.items() if in_precision(name, precision)]
     if len(unedited(observed)) < 2:
         return False
     for name, value in observed.items():
         site = Site.parse(name)
-        known = truth.get(name)
+        known = reference.get(name)
         if site.name != "logits" or site.step or site.run == "edited" or known is None:
             continue
         allowed = max((_off(run[name], known) for run in honest if name in run), default=0.0)
@@ -109,7 +109,10 @@ def suspicious(
     return False
 
 
-def _off(value: Tensor, truth: Tensor) -> float:
+def _off(value: Tensor, reference: Tensor) -> float:
     """Return the relative distance, ignoring a constant shift of all logits."""
-    value, truth = value.double() - value.double().mean(), truth.double() - truth.double().mean()
-    return float((value - truth).norm() / truth.norm().clamp_min(1e-30))
+    value, reference = (
+        value.double() - value.double().mean(),
+        reference.double() - reference.double().mean(),
+    )
+    return float((value - reference).norm() / reference.norm().clamp_min(1e-30))

@@ -74,7 +74,7 @@ def describe_difference(
         wrong.setdefault(site.name, site)
     judged = {Site.parse(one.site): one.message for one in judgement.observations}
     reads = [sides.describe(site, judged.get(site, "")) for site in [*wrong.values()][:_MOST]]
-    meant = [sides.truth[site] for site in wrong.values() if site in sides.truth]
+    meant = [sides.reference[site] for site in wrong.values() if site in sides.reference]
     floats = [value for value in meant if value.is_floating_point()]
     places = (place for value in floats for place in places_of(value, known))
     return Difference(
@@ -109,7 +109,7 @@ def _in_order(part: CheckFinding | None, reads: Sequence[CheckFinding]) -> tuple
 class _Sides:
     """The returned values of both sides, and the catalogue of what transformers computed."""
 
-    truth: Mapping[Site, Tensor]
+    reference: Mapping[Site, Tensor]
     values: Mapping[Site, Tensor]
     names: Names
     known: list[Known]
@@ -121,28 +121,32 @@ class _Sides:
 
     def _told(self, site: Site, message: str) -> tuple[str, str, int | None]:
         """Return the finding's kind, its words, and the layer of the value that was meant."""
-        mine, truth, name = self.values.get(site), self.truth.get(site), f"`{self.names.of(site)}`"
-        if mine is None or truth is None or (truth.numel() and not mine.numel()):
-            side = "transformers" if truth is not None else "the engine"
+        mine, reference, name = (
+            self.values.get(site),
+            self.reference.get(site),
+            f"`{self.names.of(site)}`",
+        )
+        if mine is None or reference is None or (reference.numel() and not mine.numel()):
+            side = "transformers" if reference is not None else "the engine"
             return "missing", f"`{self.names.whole(site)}` comes back from {side} only", None
         if (other := self._crossed(site, mine)) is not None:
             words = f"{name} holds the value of `{self.names.of(other)}`"
             return "alias" if other.name == site.name else "swapped", words, None
-        held, meant = identify(mine, self.known), identify(truth, self.known)
+        held, meant = identify(mine, self.known), identify(reference, self.known)
         if held and meant and held.sequence != meant.sequence:
             # Prompts with the same beginning have equal first rows: its own prompt comes first.
             own = [one for one in self.known if one.sequence == meant.sequence]
             held = identify(mine, own) or held
         if held is not None and held.kind != "unedited" and held != meant:
             return _instead(name, held, meant)
-        return _unlike(name, mine, truth, message)
+        return _unlike(name, mine, reference, message)
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
         """Return the site of another returned value that this one equals, None if there is none."""
-        for other, value in self.truth.items():
+        for other, value in self.reference.items():
             if other == site or mine.numel() < relations.FITTED:
                 continue
-            if relations.alike(mine, value) and not relations.alike(value, self.truth[site]):
+            if relations.alike(mine, value) and not relations.alike(value, self.reference[site]):
                 return other
         return None
 
@@ -164,13 +168,13 @@ def _instead(name: str, held: Known, meant: Known | None) -> tuple[str, str, int
     return held.kind, words, meant.layer
 
 
-def _unlike(name: str, mine: Tensor, truth: Tensor, message: str) -> tuple[str, str, None]:
+def _unlike(name: str, mine: Tensor, reference: Tensor, message: str) -> tuple[str, str, None]:
     """Return kind and words for a value that holds no other known value."""
-    if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
+    if (gain := relations.multiple(mine, reference)) is not None and abs(gain - 1) > 1e-3:
         return "scaled", f"{name} is {gain:.3g} times what it is on transformers", None
-    if mine.shape != truth.shape:
-        words = f"{name} has shape {list(mine.shape)} instead of {list(truth.shape)}"
+    if mine.shape != reference.shape:
+        words = f"{name} has shape {list(mine.shape)} instead of {list(reference.shape)}"
         return "structure", words, None
-    off = relations.distance(mine, truth)
+    off = relations.distance(mine, reference)
     far = f", off by {100 * off:.3g} % of its size" if off else ""
     return "unknown", f"{name} differs: {message or 'it is off'}{far}", None

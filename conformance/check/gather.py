@@ -32,7 +32,7 @@ LENGTH = 2048
 CACHE_BYTES = 64 << 20
 
 #: The column of transformers' reference and baseline runs, with which every engine is compared.
-TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
+REFERENCE_COLUMN = Column(Backend(REFERENCE.id, HF.engine, default=False))
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def room(checkpoint: Path) -> dict[str, int]:
 
 def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
     """Return transformers' description of the model: its number of `layers`, its `layer_list`."""
-    group = run.group(model, TRUTH.id)
+    group = run.group(model, REFERENCE_COLUMN.id)
     return group.identity if group else {}
 
 
@@ -122,17 +122,19 @@ class _Maker:
         """Return the job that obtains the model, then transformers', then the engines'."""
         job = partial(planned, self.run, self.asked.model.id, tries=1)
         build = job(BUILD.id, BUILD, self._build, load=patience(self.asked.model))
-        truth = job(TRUTH.id, TRUTH, self._truth, needs=(build.id,))
+        reference = job(
+            REFERENCE_COLUMN.id, REFERENCE_COLUMN, self._reference_job, needs=(build.id,)
+        )
         engines = [
             job(
                 gathered_in(backend.id, precision),
                 Column(backend),
                 partial(self._engine, Column(backend), precision),
-                needs=(truth.id,),
+                needs=(reference.id,),
             )
             for backend, precision in product(self.asked.engines, Precision)
         ]
-        return [build, truth, *engines]
+        return [build, reference, *engines]
 
     def _weights(self) -> tuple[Path, str] | None:
         """Return the weights and their digest, "" for a local folder, which is used as it is. None
@@ -171,14 +173,19 @@ class _Maker:
             precision=precision,
         )
 
-    def _truth(self) -> Job:
-        job = self._job(TRUTH, "hf")
-        return replace(job, cases=PROBING.expand(0) + job.cases, settings=self._memory(TRUTH))
+    def _reference_job(self) -> Job:
+        job = self._job(REFERENCE_COLUMN, "hf")
+        return replace(
+            job, cases=PROBING.expand(0) + job.cases, settings=self._memory(REFERENCE_COLUMN)
+        )
 
     def _engine(self, column: Column, precision: Precision) -> Job | None:
         """Return the job for the files with a reference, None if neither they nor a search run."""
         model, job = self.asked.model.id, self._job(column, "vllm", precision)
-        outcomes = {one.key: self.run.outcome(model, TRUTH.id, one.key) for one in self.asked.files}
+        outcomes = {
+            one.key: self.run.outcome(model, REFERENCE_COLUMN.id, one.key)
+            for one in self.asked.files
+        }
         true = {key for key, ended in outcomes.items() if ended and ended.status is Status.OK}
         cases = tuple(case for case in job.cases if case.key in true)
         if not (cases or (self.searched and true)):
@@ -187,14 +194,14 @@ class _Maker:
             job,
             cases=cases,
             settings={**room(job.checkpoint), **self._memory(column)},
-            probe=self.run.group_folder(model, TRUTH.id).cell(PROBED),
+            probe=self.run.group_folder(model, REFERENCE_COLUMN.id).cell(PROBED),
             expect=expected(column.backend, precision=precision),
         )
 
     def _memory(self, column: Column) -> dict[str, float]:
         """Return a process's share of the memory, for all engines that can run at the same time."""
         most = len(Precision) * len(self.asked.engines)
-        engines = 1 if column == TRUTH else min(os.cpu_count() or 1, most)
+        engines = 1 if column == REFERENCE_COLUMN else min(os.cpu_count() or 1, most)
         share = 1 / (engines * column.pipeline * column.tensor)
         return {"memory_share": share, "memory": self.asked.memory * 2**30 * share}
 
@@ -216,5 +223,5 @@ def words(event: runner.Event) -> str:
         case _:
             return ""
     column, _, precision = event.id.partition(":")[2].partition("+")
-    known = {BUILD.id: "the model", TRUTH.id: "transformers"}
+    known = {BUILD.id: "the model", REFERENCE_COLUMN.id: "transformers"}
     return f"{known.get(column) or f'{column} in {precision or Precision.BF16}'}: {said}"

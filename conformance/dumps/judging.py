@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
-from conformance.check.gather import TRUTH, Asked, identity
+from conformance.check.gather import REFERENCE_COLUMN, Asked, identity
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import catalogue
@@ -37,7 +37,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
         evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
         return Answered(checked, file.name, evidence, (dump.ids,))
 
-    outcome = run.outcome(model, TRUTH.id, file.key)
+    outcome = run.outcome(model, REFERENCE_COLUMN.id, file.key)
     if outcome is None or outcome.harness:
         return say(CheckAnswer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
@@ -48,7 +48,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
             if int(place.partition(".")[2] or 0) >= layers > 0:
                 reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
         return say(CheckAnswer.INVALID, reason)
-    seen = run.observations(model, TRUTH.id, file.key)
+    seen = run.observations(model, REFERENCE_COLUMN.id, file.key)
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     rounded = results[Precision.BF16]
     if results[Precision.FLOAT32].passes:
@@ -74,8 +74,8 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
         for way, values in compare.honest(seen, precision).items()
     }
     ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
-    truth = compare.read_truth(reference, precision)
-    return compare.compare(mine, truth, ids, order=lambda site: at[site.name])
+    prepared = compare.build_reference(reference, precision)
+    return compare.compare(mine, prepared, ids, order=lambda site: at[site.name])
 
 
 def _found(
@@ -91,10 +91,10 @@ def _found(
     found = []
     for site in compare.wrong(rounded.judgement)[:_MOST]:
         name, place = names[site.name], dump.places[names[site.name]]
-        value, truth = dump.values[name], meant[site.name]
+        value, reference = dump.values[name], meant[site.name]
         held = identify(value.float(), known, _ROUNDED)
-        if compare.squeezed(value) != compare.squeezed(truth) and place != "logits":
-            words = f"has shape {list(value.shape)}, and {place} is {list(truth.shape)}"
+        if compare.squeezed(value) != compare.squeezed(reference) and place != "logits":
+            words = f"has shape {list(value.shape)}, and {place} is {list(reference.shape)}"
         elif held:
             words = f"holds {held.what()}, and {place} was expected"
         else:

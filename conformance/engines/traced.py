@@ -87,14 +87,14 @@ def read_probe(folder: Path) -> Probe:
     def rows(member: str, layer: int) -> Tensor:
         return values[f"{member}|{Site('stream', layer=layer)}"]
 
-    truth = tuple(rows("truth", layer).float() for layer in range(layers))
+    reference = tuple(rows("truth", layer).float() for layer in range(layers))
     members = sorted({key.split("|")[0] for key in values} - {"truth", "aux"})
     noise = tuple(
-        max(distance(rows(member, layer), truth[layer]) for member in members)
+        max(distance(rows(member, layer), reference[layer]) for member in members)
         for layer in range(layers)
     )
     arranged = values.get(f"truth|{Site(ARRANGED)}", torch.empty(0, dtype=torch.uint8))
-    return Probe(truth, noise, bytes(arranged.tolist()).decode())
+    return Probe(reference, noise, bytes(arranged.tolist()).decode())
 
 
 def vector(probe: Probe, layer: int, seed: int) -> Tensor:

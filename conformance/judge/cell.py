@@ -69,7 +69,7 @@ def judge_cell(
     twin: bool,
     equal: Sequence[tuple[str, str]],
     prompt_ids: structure.Ids,
-    truth_ids: structure.Ids,
+    reference_ids: structure.Ids,
     limits: Limits,
     relations: Sequence[Relation] = (),
     draws: Draws | None = None,
@@ -85,7 +85,7 @@ def judge_cell(
     be the result of `read_reference`, so that its noise floors are computed once for all
     candidates. `twin`: observations come in pairs of a clean and an edited run. `equal` names pairs
     that must be equal, bitwise on a `bitwise` reproducible engine; on others they may differ as two
-    baseline runs do. `prompt_ids` are the candidate's token ids of each prompt, `truth_ids` the
+    baseline runs do. `prompt_ids` are the candidate's token ids of each prompt, `reference_ids` the
     reference's. `relations` are findings of other columns on the cell, `draws` the sampling
     parameters, if any. If this precision is `alone`, a value that a known fault explains is wrong,
     however small the error. Without `explain` there is no diagnosis. `equal_alone` names pairs in
@@ -98,10 +98,10 @@ def judge_cell(
     )
     if isinstance(prepared, str):
         return verdict.unknown(f"the reference cannot be used: {prepared}")
-    if not all(prompt_ids) or not all(truth_ids) or not (prompt_ids and truth_ids):
+    if not all(prompt_ids) or not all(reference_ids) or not (prompt_ids and reference_ids):
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
     observed = {Site.parse(name): tensor for name, tensor in candidate.items()}
-    same_ids = structure.prompt_ids(prompt_ids, truth_ids)
+    same_ids = structure.prompt_ids(prompt_ids, reference_ids)
     kinds = prepared.other_kinds(observed)
     observed = prepared.numbers(observed)
     evidence = Evidence(prepared, observed, twin=twin, relations=[same_ids, *relations])
@@ -120,7 +120,7 @@ def judge_cell(
             _explain_drift(evidence, limits)
         alike = partial(_alike, evidence, limits, bitwise=bitwise)
         evidence.relations += [
-            rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal
+            rules.equal_within(observed, prepared.reference_values, pair, alike) for pair in equal
         ]
 
         def alike_beside(left: Site, right: Site) -> bool:
@@ -128,7 +128,8 @@ def judge_cell(
             return _alike(evidence, limits, left, right, bitwise=kept)
 
         evidence.relations += [
-            rules.equal_within(observed, prepared.truth, pair, alike_beside) for pair in equal_alone
+            rules.equal_within(observed, prepared.reference_values, pair, alike_beside)
+            for pair in equal_alone
         ]
     return conclude.conclude(evidence, limits, explain=explain)
 
@@ -172,19 +173,19 @@ def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
 
 def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, comparable: bool) -> None:
     """Settle what needs no distances. `kinds`: entries that are a number on one side only."""
-    truth, observed = evidence.reference.truth, evidence.observed
-    agreed = tokens.agreed_steps(observed, truth)
-    for site in sorted(truth.keys() | observed.keys(), key=verdict.order):
+    reference, observed = evidence.reference.reference_values, evidence.observed
+    agreed = tokens.agreed_steps(observed, reference)
+    for site in sorted(reference.keys() | observed.keys(), key=verdict.order):
         if site not in observed:
             evidence.settle(site, Verdict.MISSING, "was not observed")
             continue
         tensor = observed[site]
-        if site not in truth:
+        if site not in reference:
             evidence.settle(site, Verdict.STRUCTURE, "the reference has no such observation")
-        elif texts.is_text(tensor) and texts.is_text(truth[site]):
-            flaw = texts.differ(tensor, truth[site])
+        elif texts.is_text(tensor) and texts.is_text(reference[site]):
+            flaw = texts.differ(tensor, reference[site])
             evidence.settle(site, Verdict.WRONG if flaw else Verdict.EXACT, flaw)
-        elif flaw := structure.shape(tensor, truth[site]):
+        elif flaw := structure.shape(tensor, reference[site]):
             evidence.settle(site, Verdict.STRUCTURE, flaw)
         elif flaw := structure.dtype(
             tensor, evidence.reference.honest[site], site, evidence.reference.precision
@@ -212,13 +213,13 @@ def _numberless(
 
 def _chosen(evidence: Evidence) -> set[Site]:
     """Return sampled ids that the reference chose as the largest of its logits."""
-    truth = evidence.reference.truth
+    reference = evidence.reference.reference_values
     return {
         site
         for site in evidence.open()
         if site.name == SAMPLED
-        and (logits := replace(site, name="logits")) in truth
-        and tokens.is_largest(truth[site], truth[logits])
+        and (logits := replace(site, name="logits")) in reference
+        and tokens.is_largest(reference[site], reference[logits])
     }
 
 
@@ -228,8 +229,8 @@ def _compare_values(
     """Compare all open float tensors; ids are left to `_compare_tokens` if greedy or `chosen`."""
     open_sites = [site for site in evidence.open() if site.name != GREEDY and site not in chosen]
     for site in open_sites:
-        truth = evidence.reference.truth[site]
-        if not truth.is_floating_point():
+        reference = evidence.reference.reference_values[site]
+        if not reference.is_floating_point():
             _compare_integers(evidence, site, limits)
             continue
         evidence.rows[site] = metrics.rows(evidence.observed[site])
@@ -258,8 +259,8 @@ def _settle_untold(evidence: Evidence, *, alone: bool) -> None:
     In bf16, rounding may have made the engine continue with other tokens. Float32 decides this; if
     bf16 is `alone`, nothing can.
     """
-    truth = evidence.reference.truth
-    told = {(site.run, site.prompt) for site in truth if site.name in CHOSEN}
+    reference = evidence.reference.reference_values
+    told = {(site.run, site.prompt) for site in reference if site.name in CHOSEN}
     for site, judged in evidence.judged.items():
         if site.step and (site.run, site.prompt) not in told and judged.verdict is Verdict.WRONG:
             verdict = Verdict.UNKNOWN if alone else Verdict.DRIFT
@@ -332,10 +333,10 @@ def _weighed(
     None if the step's token is judged itself: ids that repeat it must equal it.
     """
     reference, mine = evidence.reference, evidence.observed[site]
-    if any(replace(site, name=chosen) in reference.truth for chosen in CHOSEN):
+    if any(replace(site, name=chosen) in reference.reference_values for chosen in CHOSEN):
         return None
-    ids = (reference.truth[site], *reference.honest[site])
-    for other, numbers in reference.truth.items():
+    ids = (reference.reference_values[site], *reference.honest[site])
+    for other, numbers in reference.reference_values.items():
         if not numbers.is_floating_point() or replace(other, name=site.name) != site:
             continue
         found = rankings.numbers_of(mine, ids, (numbers, *reference.honest[other]))
@@ -349,9 +350,9 @@ def _weighed(
 
 def _is_honest(tensor: Tensor, reference: ReferenceRuns, site: Site) -> bool:
     """Return whether a tensor is bitwise a baseline run, the reference, or its rounding."""
-    truth = reference.truth[site]
-    rounded = truth.to(getattr(torch, reference.precision.dtype))
-    accepted = (truth, rounded, *reference.honest[site])
+    reference_values = reference.reference_values[site]
+    rounded = reference_values.to(getattr(torch, reference.precision.dtype))
+    accepted = (reference_values, rounded, *reference.honest[site])
     return any(_same_values(tensor, honest) for honest in accepted)
 
 
@@ -439,18 +440,18 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     for site in evidence.open():
         logits = replace(site, name="logits")
         token = evidence.observed[site]
-        if logits not in evidence.reference.truth:
+        if logits not in evidence.reference.reference_values:
             message = "harness: the reference's logits of this step were not recorded"
             evidence.settle(site, Verdict.UNKNOWN, message)
             continue
         honest = evidence.reference.floor(logits)
-        size = honest.truth.numel()
+        size = honest.reference.numel()
         if token.numel() != 1 or not 0 <= int(token) < size:
             evidence.settle(site, Verdict.WRONG, f"{token.tolist()} is no id of {size}")
             continue
         choice = tokens.choice(
             int(token),
-            honest.truth.flatten(),
+            honest.reference.flatten(),
             honest.members.flatten(1),
             limits,
             evidence.reference.precision,
@@ -521,14 +522,14 @@ def _of_shape(tensor: Tensor | None, other: Tensor) -> Tensor:
 
 def _drawn(evidence: Evidence) -> dict[Site, tuple[Tensor, int]]:
     """Return every drawn id within its step's vocabulary, with the logits it was drawn from."""
-    truth, observed = evidence.reference.truth, evidence.observed
+    reference, observed = evidence.reference.reference_values, evidence.observed
     return {
-        site: (_of_shape(observed.get(logits), truth[logits]), int(observed[site]))
+        site: (_of_shape(observed.get(logits), reference[logits]), int(observed[site]))
         for site in observed
         if site.name == SAMPLED
         and observed[site].numel() == 1
-        and (logits := replace(site, name="logits")) in truth
-        and 0 <= int(observed[site]) < truth[logits].numel()
+        and (logits := replace(site, name="logits")) in reference
+        and 0 <= int(observed[site]) < reference[logits].numel()
     }
 
 
@@ -538,15 +539,15 @@ def _settle_chosen(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, in
     Its ids are the candidate's if it was run along them, else its own likeliest. So another id is
     not wrong, nor is one that correctly repeats a drawn or greedy id. Later ids are not comparable.
     """
-    truth, observed = evidence.reference.truth, evidence.observed
+    reference, observed = evidence.reference.reference_values, evidence.observed
     for site in evidence.open():
         drawn, greedy = replace(site, name=SAMPLED), replace(site, name=GREEDY)
         chosen = drawn if drawn in drawn_ids else greedy
-        if site == greedy or chosen not in truth or chosen not in observed:
+        if site == greedy or chosen not in reference or chosen not in observed:
             continue
-        if _same_integers(observed[chosen], truth[chosen]):
+        if _same_integers(observed[chosen], reference[chosen]):
             continue
-        if _same_integers(truth[site], truth[chosen]) and _same_integers(
+        if _same_integers(reference[site], reference[chosen]) and _same_integers(
             observed[site], observed[chosen]
         ):
             words = "drawn: judged by how likely it is" if chosen == drawn else "repeats the token"
@@ -582,7 +583,7 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
         clean = replace(after, run="clean")
         if after.run == "edited" and clean in evidence.floors:
             pair = (evidence.floors[clean], evidence.floors[after])
-            if pair[0].truth.shape == pair[1].truth.shape:
+            if pair[0].reference.shape == pair[1].reference.shape:
                 floors[after] = pair
     still = reach.unreached(floors) if exactly else {}
     twins = {

@@ -50,4 +50,4 @@ class Evidence:
 
     def open(self) -> list[Site]:
         """Return the sites of the reference that have no verdict yet."""
-        return [site for site in self.reference.truth if site not in self.judged]
+        return [site for site in self.reference.reference_values if site not in self.judged]

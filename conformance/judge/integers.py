@@ -41,7 +41,7 @@ class Runs:
     `coarse` is empty if the precision is bf16. `width` is the model's.
     """
 
-    truth: Tensor
+    reference: Tensor
     honest: Sequence[Tensor]
     coarse: Sequence[Tensor] = ()
     width: int = 1
@@ -49,18 +49,18 @@ class Runs:
     @property
     def shown(self) -> Tensor:
         """Return all of them: [runs, *shape]."""
-        return torch.stack([self.truth, *self.honest, *self.coarse])
+        return torch.stack([self.reference, *self.honest, *self.coarse])
 
 
 def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdict, str]:
     """Compare integers of the same shape; say how many differ and whether rounding explains it."""
-    unequal = candidate != runs.truth
+    unequal = candidate != runs.reference
     count = int(unequal.sum())
     if not count:
         return Verdict.EXACT, ""
     first = torch.nonzero(unequal)[0].tolist() if candidate.ndim else []
     words = f"{count} of {candidate.numel()} integers differ, the first at {first}"
-    flips = max((int((run != runs.truth).sum()) for run in runs.honest), default=0)
+    flips = max((int((run != runs.reference).sum()) for run in runs.honest), default=0)
     if flips:
         words += f"; up to {flips} in transformers' own {precision} runs"
     if precision is Precision.FLOAT32:
@@ -78,14 +78,14 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     they move.
     """
     honest = torch.stack(list(runs.honest))
-    if torch.equal(honest, runs.truth.expand_as(honest)):
+    if torch.equal(honest, runs.reference.expand_as(honest)):
         return Verdict.WRONG, ""
-    if reason := _others_in_a_row(candidate, runs.truth, runs.honest):
+    if reason := _others_in_a_row(candidate, runs.reference, runs.honest):
         return Verdict.WRONG, reason
-    flipped = honest != runs.truth
+    flipped = honest != runs.reference
     # An entry on which all other runs agree flips in one run as it may in a candidate.
     alone = flipped & (flipped.sum(dim=0) == 1)
-    unequal = candidate != runs.truth
+    unequal = candidate != runs.reference
     sure = unequal & ~flipped.any(dim=0)
     worst = max(_excess(unequal, flipped), _excess(sure, alone))
     far = _far(candidate, replace(runs, coarse=runs.honest))
@@ -99,10 +99,10 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 def _far(candidate: Tensor, runs: Runs) -> float:
     """Return how far the worst row moved, in multiples of the baseline; 0 for other integers."""
     if _rounded_numbers(runs):
-        right, moved = _rows(runs.truth), [_rows(run) for run in runs.coarse]
+        right, moved = _rows(runs.reference), [_rows(run) for run in runs.coarse]
         own = _rows(candidate)
     elif _orders(candidate, runs):
-        right, moved = _places_of(runs.truth), [_places_of(run) for run in runs.coarse]
+        right, moved = _places_of(runs.reference), [_places_of(run) for run in runs.coarse]
         own = _places_of(candidate)
     else:
         return 0.0
@@ -145,18 +145,18 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
         return _neighbours(candidate, runs)
     if _orders(candidate, runs):
         return _places(candidate, runs)
-    if reason := _others_in_a_row(candidate, runs.truth, (*runs.honest, *runs.coarse)):
+    if reason := _others_in_a_row(candidate, runs.reference, (*runs.honest, *runs.coarse)):
         return Verdict.WRONG, reason
     strange = (candidate != runs.shown).all(dim=0)
     if bool(strange.any()):
         return Verdict.WRONG, f"{int(strange.sum())} are in no baseline run"
-    moved = [(run != runs.truth).double() for run in runs.coarse]
+    moved = [(run != runs.reference).double() for run in runs.coarse]
     chance = share(runs.width) * (
         torch.stack(moved).mean(dim=0) if moved else torch.zeros(candidate.shape).double()
     )
-    flips = [_rows(run != runs.truth) for run in runs.honest]
+    flips = [_rows(run != runs.reference) for run in runs.honest]
     let = torch.stack(flips).sum(dim=-1).amax(dim=0) if flips else torch.zeros(1)
-    return _by_chance(_rows(candidate != runs.truth), _rows(chance), let, "as in baseline runs")
+    return _by_chance(_rows(candidate != runs.reference), _rows(chance), let, "as in baseline runs")
 
 
 def _rows(values: Tensor) -> Tensor:
@@ -178,24 +178,24 @@ def _by_chance(off: Tensor, chance: Tensor, let: Tensor, why: str) -> tuple[Verd
 
 def _moves(runs: Runs) -> Tensor:
     """Return how far the integers move in the bf16 baseline runs: float64 [runs, rows, width]."""
-    right = _rows(runs.truth)
+    right = _rows(runs.reference)
     return torch.stack([(_rows(run) - right).abs() for run in runs.coarse])
 
 
 def _rounded_numbers(runs: Runs) -> bool:
     """Return whether they move by little of their size, as numbers do; ids jump anywhere."""
-    if not runs.coarse or runs.truth.dtype is torch.bool:
+    if not runs.coarse or runs.reference.dtype is torch.bool:
         return False
-    moves, right = _moves(runs), _rows(runs.truth)
+    moves, right = _moves(runs), _rows(runs.reference)
     size = right.square().mean(dim=-1, keepdim=True).sqrt()
     near = bool((moves <= (NEAR * size).clamp_min(1.0)).all())
-    return near and int((moves > 0).sum()) >= MOVED and not _orders(runs.truth, runs)
+    return near and int((moves > 0).sum()) >= MOVED and not _orders(runs.reference, runs)
 
 
 def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     """Judge rounded numbers by how far they are off and how many are."""
     may = share(runs.width) * _moves(runs).mean(dim=0).mean(dim=-1, keepdim=True)
-    apart = (_rows(candidate) - _rows(runs.truth)).abs()
+    apart = (_rows(candidate) - _rows(runs.reference)).abs()
     if bool((apart > 1 + (DEVIATIONS * may).floor()).any()):
         return Verdict.WRONG, f"by up to {int(apart.max())}, where numbers were rounded"
     chance = may.clamp_max(1.0).expand_as(apart)
@@ -206,7 +206,7 @@ def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 
 def _orders(candidate: Tensor, runs: Runs) -> bool:
     """Return whether all runs have the same distinct ids in each row, in any order."""
-    right = runs.truth
+    right = runs.reference
     if not right.ndim or right.dtype is torch.bool or right.shape[-1] < 2 or not runs.coarse:
         return False
     ids = right.sort(dim=-1).values
@@ -217,10 +217,10 @@ def _orders(candidate: Tensor, runs: Runs) -> bool:
 
 def _places(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     """Judge ids in an order by how far each and its neighbours move in the bf16 baseline runs."""
-    right = _places_of(runs.truth)
+    right = _places_of(runs.reference)
     moves = torch.stack([(_places_of(run) - right).abs() for run in runs.coarse]).mean(dim=0)
     # By place, averaged over its neighbourhood, and back to ids.
-    order = _rows(runs.truth).argsort(dim=-1).argsort(dim=-1)
+    order = _rows(runs.reference).argsort(dim=-1).argsort(dim=-1)
     at_place = moves.gather(-1, order)
     pooled = torch.nn.functional.avg_pool1d(
         at_place[:, None], _WINDOW, 1, _WINDOW // 2, count_include_pad=False
@@ -241,10 +241,12 @@ def _places_of(ids: Tensor) -> Tensor:
     return _rows(ids).argsort(dim=-1).double()
 
 
-def _others_in_a_row(candidate: Tensor, truth: Tensor, honest: Sequence[Tensor]) -> str:
+def _others_in_a_row(candidate: Tensor, reference: Tensor, honest: Sequence[Tensor]) -> str:
     """Return why a row's ids are wrong, if baseline runs only reorder the same ids."""
-    if all(_same_in_rows(run, truth) for run in honest) and not _same_in_rows(candidate, truth):
-        if any(not torch.equal(run, truth) for run in honest):
+    if all(_same_in_rows(run, reference) for run in honest) and not _same_in_rows(
+        candidate, reference
+    ):
+        if any(not torch.equal(run, reference) for run in honest):
             return "which order the same ones otherwise, and not others"
         return "no baseline run has others"
     return ""

@@ -25,18 +25,18 @@ def definitions(members: Mapping[str, Observed]) -> dict[str, Observed]:
     }
 
 
-def without(candidate: Observed, truth: Observed, defined: Observed) -> dict[str, Tensor]:
+def without(candidate: Observed, reference: Observed, defined: Observed) -> dict[str, Tensor]:
     """Subtract from the candidate what the definition adds to the reference."""
     return {
-        site: _without(value, truth.get(site), defined.get(site))
+        site: _without(value, reference.get(site), defined.get(site))
         for site, value in candidate.items()
     }
 
 
-def _without(value: Tensor, truth: Tensor | None, defined: Tensor | None) -> Tensor:
-    if truth is None or defined is None or not value.shape == truth.shape == defined.shape:
+def _without(value: Tensor, reference: Tensor | None, defined: Tensor | None) -> Tensor:
+    if reference is None or defined is None or not value.shape == reference.shape == defined.shape:
         return value
-    if texts.is_text(value) or not (value.is_floating_point() and truth.is_floating_point()):
-        same = value.dtype == truth.dtype == defined.dtype
-        return truth if same and bool((value == defined).all()) else value
-    return (value.double() - (defined.double() - truth.double())).to(value.dtype)
+    if texts.is_text(value) or not (value.is_floating_point() and reference.is_floating_point()):
+        same = value.dtype == reference.dtype == defined.dtype
+        return reference if same and bool((value == defined).all()) else value
+    return (value.double() - (defined.double() - reference.double())).to(value.dtype)

@@ -26,7 +26,7 @@ HONEST_RUNS_DIFFER = (
 )
 NO_NUMBER = "it is nan or infinite everywhere in every baseline run: nothing else can be compared"
 
-TRUTH = "truth"
+REFERENCE_RUN = "truth"
 #: Observations under this member help to diagnose (see `transformations`) and are never judged.
 AUXILIARY = "aux"
 
@@ -36,7 +36,7 @@ _WIDE = 1024
 
 @dataclass(slots=True, eq=False)
 class ReferenceRuns:
-    """The reference (`truth`) and its baseline runs (`honest`) in one precision, by site.
+    """The reference and its baseline runs (`honest`) in one precision, by site.
 
     `mixture`: the model has routers. `width` is its residual stream's; 0 means the narrowest
     observation's. Entries that are nan or infinite in all runs alike are replaced by 0, and
@@ -48,7 +48,7 @@ class ReferenceRuns:
     is the root mean square of the residual stream, 0 if unknown.
     """
 
-    truth: Mapping[Site, Tensor]
+    reference_values: Mapping[Site, Tensor]
     honest: Mapping[Site, tuple[Tensor, ...]]
     auxiliary: Mapping[Site, Tensor] = field(default_factory=dict)
     precision: Precision = Precision.BF16
@@ -79,7 +79,7 @@ class ReferenceRuns:
         In float32, also replace neighbours of rounded entries (`rounded.settled`).
         """
         numbers = _filled(observed, self.numberless)
-        return rounded.settled(numbers, self.truth, self.rounded)
+        return rounded.settled(numbers, self.reference_values, self.rounded)
 
     def floor(self, site: Site) -> floor.Floor:
         """Return the noise floor of one observation; an edited run is scaled by its clean run."""
@@ -92,12 +92,16 @@ class ReferenceRuns:
         run.
         """
         for site, borrowed in other._floors.items():
-            if site in self.truth and self._clean(site) is None and self._same_values(site, other):
+            if (
+                site in self.reference_values
+                and self._clean(site) is None
+                and self._same_values(site, other)
+            ):
                 self._floors[site] = borrowed
 
     def _same_values(self, site: Site, other: ReferenceRuns) -> bool:
-        own_tensors = (self.truth[site], *self.honest[site])
-        other_tensors = (other.truth[site], *other.honest[site])
+        own_tensors = (self.reference_values[site], *self.honest[site])
+        other_tensors = (other.reference_values[site], *other.honest[site])
         return len(own_tensors) == len(other_tensors) and all(
             own.dtype == foreign.dtype and torch.equal(own, foreign)
             for own, foreign in zip(own_tensors, other_tensors, strict=True)
@@ -111,19 +115,19 @@ class ReferenceRuns:
             self.prepare(clean for clean in twins if clean not in clean_of)
         for unpaired in (True, False):
             group = [site for site, clean in clean_of.items() if (clean is None) is unpaired]
-            for batch in metrics.batches({site: self.truth[site] for site in group}):
+            for batch in metrics.batches({site: self.reference_values[site] for site in group}):
                 self._prepare(batch, [clean_of[site] for site in batch])
 
     def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
         computed = floor.floors(
-            [metrics.rows(self.truth[site]) for site in sites],
+            [metrics.rows(self.reference_values[site]) for site in sites],
             torch.stack(
                 [
                     metrics.all_rows(runs)
                     for runs in zip(*(self.honest[s] for s in sites), strict=True)
                 ]
             ),
-            [None if twin is None else self._floors[twin].truth.norm(dim=-1) for twin in twins],
+            [None if twin is None else self._floors[twin].reference.norm(dim=-1) for twin in twins],
             [self._operands(site, twin) for site, twin in zip(sites, twins, strict=True)],
             centred=sites[0].name == "logits",
             precision=self.precision,
@@ -139,32 +143,36 @@ class ReferenceRuns:
         longest row of this width observed in the same step, else the model's stream. A row that is
         zero only through the edit must stay zero.
         """
-        truth = metrics.rows(self.truth[site])
-        if bool(truth.any(dim=-1).all()):
+        reference = metrics.rows(self.reference_values[site])
+        if bool(reference.any(dim=-1).all()):
             return None
-        width = truth.shape[1]
+        width = reference.shape[1]
         beside = [
             rows.masked_fill(~metrics.bulk(rows), 0).norm(dim=-1).max()
-            for other, value in self.truth.items()
+            for other, value in self.reference_values.items()
             if replace(other, name=site.name, layer=site.layer) == site
             and value.is_floating_point()
             and metrics.shape_of_rows(value)[1] == width
             for rows in [metrics.rows(value)]
         ]
         longest = float(max(beside, default=0.0)) or self.stream * math.sqrt(width)
-        lengths = torch.full((len(truth),), longest, dtype=truth.dtype)
+        lengths = torch.full((len(reference),), longest, dtype=reference.dtype)
         if twin is not None:
-            lengths[metrics.rows(self.truth[twin]).any(dim=-1)] = 0.0
+            lengths[metrics.rows(self.reference_values[twin]).any(dim=-1)] = 0.0
         return lengths
 
     def integers(self, site: Site) -> Runs:
         """Return the integers of the reference and the baseline runs at a site."""
-        return Runs(self.truth[site], self.honest[site], self.coarse.get(site, ()), self._terms())
+        return Runs(
+            self.reference_values[site], self.honest[site], self.coarse.get(site, ()), self._terms()
+        )
 
     def _terms(self) -> int:
         """Return how many products a sum in the model has; logits alone do not show the width."""
         if not self.width:
-            floats = (value for value in self.truth.values() if value.is_floating_point())
+            floats = (
+                value for value in self.reference_values.values() if value.is_floating_point()
+            )
             narrowest = min((metrics.shape_of_rows(value)[1] for value in floats), default=1)
             self.width = min(narrowest, _WIDE)
         return self.width
@@ -172,17 +180,21 @@ class ReferenceRuns:
     def _clean(self, site: Site) -> Site | None:
         """Return the clean site of an edited observation, if it exists and has the same shape."""
         clean = replace(site, run="clean")
-        if site.run != "edited" or clean not in self.truth:
+        if site.run != "edited" or clean not in self.reference_values:
             return None
-        return clean if self.truth[clean].shape == self.truth[site].shape else None
+        return (
+            clean
+            if self.reference_values[clean].shape == self.reference_values[site].shape
+            else None
+        )
 
     def known(self) -> Mapping[Site, NoisyRows]:
         """Return every value of the reference with its noise: what a wrong value may be instead."""
         if not self._known:
-            for site, tensor in self.truth.items():
+            for site, tensor in self.reference_values.items():
                 if tensor.is_floating_point() and site not in self.unclear:
                     honest = self.floor(site)
-                    self._known[site] = NoisyRows(honest.truth, honest.noise)
+                    self._known[site] = NoisyRows(honest.reference, honest.noise)
         return self._known
 
 
@@ -203,33 +215,39 @@ def read_reference(
     rows of padding. `free` is the reference that was run along no candidate's tokens, if
     `reference` was: the latter repeats the candidate's ids and cannot show which had to be greedy.
     """
-    beside = (TRUTH, AUXILIARY)
+    beside = (REFERENCE_RUN, AUXILIARY)
     members = {
         name: {Site.parse(site): tensor for site, tensor in values.items()}
         for name, values in reference.items()
         if name in beside or in_precision(name, precision)
     }
-    truth = members.pop(TRUTH, {})
-    coarse = _coarse_integers(reference, truth) if precision is Precision.FLOAT32 else {}
-    beside_truth = members.pop(AUXILIARY, {})
-    auxiliary = {site: value for site, value in beside_truth.items() if site.name != TIED}
-    ties = {site: value for site, value in beside_truth.items() if site.name == TIED}
+    reference_values = members.pop(REFERENCE_RUN, {})
+    coarse = _coarse_integers(reference, reference_values) if precision is Precision.FLOAT32 else {}
+    beside_reference = members.pop(AUXILIARY, {})
+    auxiliary = {site: value for site, value in beside_reference.items() if site.name != TIED}
+    ties = {site: value for site, value in beside_reference.items() if site.name == TIED}
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
     if numberless:
-        odd, unclear = _numberless(truth, members.values())
-        truth = _filled(truth, odd)
+        odd, unclear = _numberless(reference_values, members.values())
+        reference_values = _filled(reference_values, odd)
         members = {name: _filled(values, odd) for name, values in members.items()}
-    kinds = rounded.kinds(truth) if precision is Precision.FLOAT32 else {}
-    members = {name: rounded.settled(values, truth, kinds) for name, values in members.items()}
-    flaw = next(_flaws(truth, members, precision, twin=twin), "")
+    kinds = rounded.kinds(reference_values) if precision is Precision.FLOAT32 else {}
+    members = {
+        name: rounded.settled(values, reference_values, kinds) for name, values in members.items()
+    }
+    flaw = next(_flaws(reference_values, members, precision, twin=twin), "")
     if flaw:
         return flaw
-    honest = {site: tuple(values[site] for values in members.values()) for site in truth}
+    honest = {site: tuple(values[site] for values in members.values()) for site in reference_values}
     clear = {site: places for site, places in odd.items() if site not in unclear}
-    own = truth if free is None else {Site.parse(site): value for site, value in free.items()}
+    own = (
+        reference_values
+        if free is None
+        else {Site.parse(site): value for site, value in free.items()}
+    )
     return ReferenceRuns(
-        truth,
+        reference_values,
         honest,
         auxiliary,
         precision,
@@ -246,7 +264,7 @@ def read_reference(
 
 
 def _coarse_integers(
-    reference: Mapping[str, Mapping[str, Tensor]], truth: Mapping[Site, Tensor]
+    reference: Mapping[str, Mapping[str, Tensor]], reference_values: Mapping[Site, Tensor]
 ) -> dict[Site, tuple[Tensor, ...]]:
     """Return the integers of the bf16 baseline runs that have the reference's shape."""
     runs = [
@@ -256,13 +274,13 @@ def _coarse_integers(
     ]
     return {
         site: tuple(run[site] for run in runs if site in run and run[site].shape == value.shape)
-        for site, value in truth.items()
+        for site, value in reference_values.items()
         if not value.is_floating_point()
     }
 
 
 def _numberless(
-    truth: Mapping[Site, Tensor], members: Collection[Mapping[Site, Tensor]]
+    reference: Mapping[Site, Tensor], members: Collection[Mapping[Site, Tensor]]
 ) -> tuple[dict[Site, Tensor], dict[Site, str]]:
     """Return the `structure.kinds` of observations that are not finite, and the unclear ones.
 
@@ -271,7 +289,7 @@ def _numberless(
     """
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
-    for site, tensor in truth.items():
+    for site, tensor in reference.items():
         runs = [run[site] for run in members if site in run]
         if not tensor.is_floating_point() or any(run.shape != tensor.shape for run in runs):
             continue
@@ -297,31 +315,31 @@ def _filled(values: Mapping[Site, Tensor], odd: Mapping[Site, Tensor]) -> dict[S
 
 
 def _flaws(
-    truth: Mapping[Site, Tensor],
+    reference: Mapping[Site, Tensor],
     members: Mapping[str, Mapping[Site, Tensor]],
     precision: Precision,
     *,
     twin: bool,
 ) -> Iterator[str]:
     """Yield why this reference cannot be used."""
-    if not truth:
-        yield "it has no truth"
+    if not reference:
+        yield "its float32 run is missing"
     fewest = FEWEST_MEMBERS[precision]
     if len(members) < fewest:
         yield f"it has {len(members)} {precision} baseline runs, at least {fewest} are needed"
-    if twin and {site.run for site in truth} != {"clean", "edited"}:
+    if twin and {site.run for site in reference} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
-    yield from _misshapen(truth, members)
-    for name, values in ((TRUTH, truth), *members.items()):
-        wild = _not_finite({site: values[site] for site in truth if site in values})
+    yield from _misshapen(reference, members)
+    for name, values in ((REFERENCE_RUN, reference), *members.items()):
+        wild = _not_finite({site: values[site] for site in reference if site in values})
         if wild is not None:
             yield f"{wild} of {name} is not finite"
 
 
 def _misshapen(
-    truth: Mapping[Site, Tensor], members: Mapping[str, Mapping[Site, Tensor]]
+    reference: Mapping[Site, Tensor], members: Mapping[str, Mapping[Site, Tensor]]
 ) -> Iterator[str]:
-    for site, tensor in truth.items():
+    for site, tensor in reference.items():
         if not tensor.numel():
             yield f"the reference of {site} is empty"
         for name, values in members.items():
@@ -329,11 +347,11 @@ def _misshapen(
                 yield f"{site} of {name} {flaw}"
 
 
-def _flaw(member: Tensor | None, truth: Tensor) -> str:
+def _flaw(member: Tensor | None, reference: Tensor) -> str:
     if member is None:
         return "is not there"
-    if member.shape != truth.shape:
-        return f"has shape {list(member.shape)} instead of {list(truth.shape)}"
+    if member.shape != reference.shape:
+        return f"has shape {list(member.shape)} instead of {list(reference.shape)}"
     return ""
 
 

@@ -64,15 +64,15 @@ def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
     return {entry.model: entry for entry in known.entries}
 
 
-def remembered(model: Model, truth: Mapping[str, Tensor]) -> str:
+def remembered(model: Model, reference: Mapping[str, Tensor]) -> str:
     """Return who confirmed this reference in an earlier run, "" if nobody did."""
     entry = ledger().get(model.id)
     if entry is None or entry.architecture != model.architecture or not entry.truth:
         return ""
-    if not entry.truth.keys() <= truth.keys():
+    if not entry.truth.keys() <= reference.keys():
         return ""
     limit = FLOAT32_LIMITS.k_max * entry.floor
-    if any(_distance(truth[site], known) > limit for site, known in entry.truth.items()):
+    if any(_distance(reference[site], known) > limit for site, known in entry.truth.items()):
         return ""
     by = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
     return (

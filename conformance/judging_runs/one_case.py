@@ -22,7 +22,7 @@ from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, same_bits
 from conformance.judging_runs.attributing import one_stage
-from conformance.judging_runs.truths import CaseReference, Truths
+from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
 from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
@@ -120,17 +120,17 @@ class Columns:
         self.thresholds = thresholds
         # Float32 first: its answer says whether bf16 decides alone.
         self.precisions = sorted(precisions, reverse=True)
-        self.truths: dict[Precision, Truths] = {}
+        self.readers: dict[Precision, ReferenceReader] = {}
         for precision in self.precisions:
             if scenario is None or case is None:
                 break
-            self.truths[precision] = Truths(
+            self.readers[precision] = ReferenceReader(
                 run,
                 model.id,
                 case,
                 twin=scenario.twin(case),
                 precision=precision,
-                before=before.truths.get(precision) if before else None,
+                before=before.readers.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Observation, CaseReference, tuple[bool, ...], Judgement]] = []
@@ -174,19 +174,21 @@ class Columns:
             return Answer(precision, Verdict.MISSING, reason, harness=True)
         if outcome.status is not Status.OK:
             return unjudged(outcome, precision)
-        truths = self.truths.get(precision)
-        if self.scenario is None or self.case is None or truths is None:
+        reader = self.readers.get(precision)
+        if self.scenario is None or self.case is None or reader is None:
             words = "no reference, or the scenario file has no such case any more: run again"
             return Answer(precision, Verdict.UNKNOWN, words, harness=True)
         column = gathered_in(cell.backend, precision)
         observation = _Observation(self.observed(column), outcome.prompt_ids)
-        truth = truths.along(observation.observed)
-        if isinstance(truth, str):
-            return Answer(precision, Verdict.UNKNOWN, truth, harness=True)
-        draws = draws_of(self.case) if truths.drawn() else None
-        judgement = self._judgement(cell.backend, precision, truth, observation, draws, alone=alone)
-        if judgement.verdict is Verdict.UNKNOWN and truth.lacking:
-            judgement = replace(judgement, reason=f"{judgement.reason}: {truth.lacking}")
+        case_reference = reader.along(observation.observed)
+        if isinstance(case_reference, str):
+            return Answer(precision, Verdict.UNKNOWN, case_reference, harness=True)
+        draws = draws_of(self.case) if reader.drawn() else None
+        judgement = self._judgement(
+            cell.backend, precision, case_reference, observation, draws, alone=alone
+        )
+        if judgement.verdict is Verdict.UNKNOWN and case_reference.lacking:
+            judgement = replace(judgement, reason=f"{judgement.reason}: {case_reference.lacking}")
         diagnosis = [judgement.diagnosis, self._placed(column, precision, judgement, observation)]
         if judgement.verdict is Verdict.DROPPED:
             effect = extent.no_effect(judgement.observations, self.case.layers, cell.backend)
@@ -202,14 +204,14 @@ class Columns:
             worst_ratio=judgement.worst_ratio,
             harness=judgement.harness,
             diagnosis="; ".join(filter(None, diagnosis)),
-            predicted=self._predicted(column, precision, truth, observation, judgement),
+            predicted=self._predicted(column, precision, case_reference, observation, judgement),
         )
 
     def _predicted(
         self,
         column: str,
         precision: Precision,
-        truth: CaseReference,
+        case_reference: CaseReference,
         observation: _Observation,
         judgement: Judgement,
     ) -> tuple[str, ...]:
@@ -217,7 +219,7 @@ class Columns:
 
         Rules without tolerance are not checked again: they do not depend on a definition.
         """
-        defined = predicted.definitions(truth.members)
+        defined = predicted.definitions(case_reference.members)
         if not defined or not judgement.verdict.fails or self.scenario is None or self.case is None:
             return ()
         group = self.run.group(self.model.id, column)
@@ -228,12 +230,12 @@ class Columns:
             name
             for name, values in defined.items()
             if judge_cell(
-                predicted.without(observation.observed, truth.members["truth"], values),
-                truth.reference,
+                predicted.without(observation.observed, case_reference.members["truth"], values),
+                case_reference.reference,
                 twin=self.scenario.twin(self.case),
                 equal=(),
                 prompt_ids=observation.prompt_ids,
-                truth_ids=truth.prompt_ids,
+                reference_ids=case_reference.prompt_ids,
                 limits=self.thresholds.of(precision),
                 explain=False,
                 alone=False,
@@ -246,7 +248,7 @@ class Columns:
         self,
         backend: str,
         precision: Precision,
-        truth: CaseReference,
+        case_reference: CaseReference,
         observation: _Observation,
         draws: Draws | None,
         *,
@@ -264,7 +266,11 @@ class Columns:
         beside = group is not None and group.bitwise_beside
         rules = (bitwise, beside, alone)
         for known, by, held, judgement in self._judgements:
-            same = by is truth and held == rules and known.prompt_ids == observation.prompt_ids
+            same = (
+                by is case_reference
+                and held == rules
+                and known.prompt_ids == observation.prompt_ids
+            )
             if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
         assert self.scenario is not None  # noqa: S101 - the caller has looked
@@ -272,11 +278,11 @@ class Columns:
         judge = partial(
             judge_cell,
             observation.observed,
-            truth.reference,
+            case_reference.reference,
             twin=self.scenario.twin(self.case),
             equal=self.scenario.equal(self.case),
             prompt_ids=observation.prompt_ids,
-            truth_ids=truth.prompt_ids,
+            reference_ids=case_reference.prompt_ids,
             limits=self.thresholds.of(precision),
             draws=draws,
             alone=alone,
@@ -286,7 +292,7 @@ class Columns:
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
-            self._judgements.append((observation, truth, rules, judgement))
+            self._judgements.append((observation, case_reference, rules, judgement))
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 

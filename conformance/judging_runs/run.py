@@ -11,7 +11,7 @@ from conformance.builtin.one_layer import ONE_LAYER
 from conformance.expectations import conclude, finding_of
 from conformance.judging_runs.models import judge_models
 from conformance.judging_runs.one_model import model_info
-from conformance.judging_runs.witness import truth_of
+from conformance.judging_runs.witness import find_confirmation
 from conformance.planning import engine_settings
 from conformance.planning.jobs import BUILD
 from conformance.records import (
@@ -69,7 +69,7 @@ def results_of(
         run=info,
         environment=environment,
         models=tuple(
-            replace(model_info(run, model), truth=_truth(run, model, planned.columns))
+            replace(model_info(run, model), truth=_confirmation(run, model, planned.columns))
             for model in planned.models
             if model.id in models
         ),
@@ -89,9 +89,9 @@ def results_of(
     )
 
 
-def _truth(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
+def _confirmation(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
     kept = keeping.read(run, model.id)
-    return truth_of(run, model, columns) if kept is None else kept.truth
+    return find_confirmation(run, model, columns) if kept is None else kept.truth
 
 
 def reduce_judged(
@@ -102,10 +102,10 @@ def reduce_judged(
     thresholds: Thresholds,
 ) -> None:
     """Reduce a model whose cells are all judged: keep tensors only of unexpected results."""
-    truth = _truth(run, model, columns)
+    confirmation = _confirmation(run, model, columns)
     always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
     off = {cell.id for cell in judged.values() if not finding_of(cell).fine}
-    keeping.reduce_model(run, model.id, judged, off, thresholds, truth, always)
+    keeping.reduce_model(run, model.id, judged, off, thresholds, confirmation, always)
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:

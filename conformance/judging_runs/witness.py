@@ -34,12 +34,12 @@ _BACKEND = "Transformers"
 _CASE = f"{GENERATED.name}.all"
 
 
-def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
+def find_confirmation(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
     """Return what columns with another implementation say about a model's reference."""
     testimonies = [_testimony(run, model, column) for column in columns if column.engine != "hf"]
     ranks = (Witness.DISAGREES, Witness.CONFIRMED, Witness.SHARED, Witness.UNKNOWN)
     nobody = Confirmation(Witness.UNKNOWN, "no column with another implementation ran in float32")
-    return min(testimonies, key=lambda truth: ranks.index(truth.witness), default=nobody)
+    return min(testimonies, key=lambda one: ranks.index(one.witness), default=nobody)
 
 
 def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
@@ -57,10 +57,10 @@ def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: 
         testimony = _testimony(run, model, column) if column.engine != "hf" else None
         if testimony is not None and testimony.witness is Witness.CONFIRMED:
             return f"{column.id} stands behind the reference: {testimony.words}"
-    return remembered(model, first_logits_of_truth(run, model))
+    return remembered(model, first_reference_logits(run, model))
 
 
-def first_logits_of_truth(run: RunFolder, model: Model) -> Mapping[str, Tensor]:
+def first_reference_logits(run: RunFolder, model: Model) -> Mapping[str, Tensor]:
     """Return the reference's log-probabilities after each prompt, by site."""
     known = by_member(run.observations(model.id, REFERENCE.id, _CASE)).get("truth", {})
     return {site: known[site] for site in _first_logits(known, known)}
@@ -98,9 +98,9 @@ def _testimony(run: RunFolder, model: Model, column: Column) -> Confirmation:
     return Confirmation(witness, words, distance, floor, len(sites))
 
 
-def _first_logits(truth: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> Iterator[str]:
+def _first_logits(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield the log-probabilities after each prompt, whose context is the same on both sides."""
-    for name, value in truth.items():
+    for name, value in reference.items():
         site = Site.parse(name)
         if site.name != "logits" or site.step or name not in observed:
             continue
@@ -108,7 +108,9 @@ def _first_logits(truth: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
             yield name
 
 
-def _relative(value: Tensor, truth: Tensor) -> float:
+def _relative(value: Tensor, reference: Tensor) -> float:
     """Return the distance of two rows of log-probabilities, relative to the second's spread."""
-    value, truth = value.double(), truth.double()
-    return float((value - truth).norm() / (truth - truth.mean()).norm().clamp_min(1e-30))
+    value, reference = value.double(), reference.double()
+    return float(
+        (value - reference).norm() / (reference - reference.mean()).norm().clamp_min(1e-30)
+    )

@@ -73,7 +73,7 @@ def text(
     column = next(column for column in results.columns if column.id == cell.backend)
     versions = group.versions or results.environment.versions
     scenario = next((info for info in results.scenarios if info.id == cell.scenario), None)
-    truth = groups.get((cell.model, REFERENCE.id))
+    reference = groups.get((cell.model, REFERENCE.id))
     parts = [
         f"# {plain(title(cell, project))}",
         "",
@@ -81,7 +81,7 @@ def text(
         + ", ".join(f"{plain(name)} {plain(version)}" for name, version in versions.items())
         + f", on {plain(', '.join(results.environment.devices) or results.environment.device)}.",
         *_section("What was done", _done(cell, model, column, scenario)),
-        *_section("What was expected", _expected(results, cell, truth)),
+        *_section("What was expected", _expected(results, cell, reference)),
         *_section("What was seen", _symptoms(results, cell)),
         *_section("Who confirms it", _confirmed(results, cell)),
         *_section("Where else", _elsewhere(results, cell)),
@@ -139,7 +139,7 @@ def _done(
     yield f"- engine: {', '.join([engine, *more])} (`{_code(column.id)}`)"
 
 
-def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterator[str]:
+def _expected(results: Results, cell: CellResult, reference: Group | None) -> Iterator[str]:
     limits = results.environment.thresholds.of(cell.precision)
     yield (
         "The values of transformers' own modelling code, read and written with plain forward "
@@ -147,8 +147,8 @@ def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterat
         f"{cell.precision} runs of the same: {number(limits.k_med)} times it at the median token, "
         f"{number(limits.k_max)} times at the worst."
     )
-    members = truth.identity.get("members") if truth else None
-    apart = truth.identity.get("float32_disagreement") if truth else None
+    members = reference.identity.get("members") if reference else None
+    apart = reference.identity.get("float32_disagreement") if reference else None
     if isinstance(members, list | tuple) and isinstance(apart, float):
         yield ""
         yield (

@@ -37,7 +37,7 @@ class DosedCell(Protocol):
     def observed(self) -> Mapping[str, Tensor]: ...
 
     @property
-    def truth_values(self) -> Mapping[Site, Tensor]: ...
+    def reference_values(self) -> Mapping[Site, Tensor]: ...
 
     def floor(self, site: Site) -> Floor: ...
 
@@ -130,14 +130,14 @@ def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
 
 def _numbers(cell: DosedCell) -> list[Site]:
     """Return the sites of finite observations whose shape matches the reference's."""
-    truth = cell.truth_values
+    reference = cell.reference_values
     return [
         site
-        for site in sorted(truth, key=verdict.order)
-        if truth[site].is_floating_point()
+        for site in sorted(reference, key=verdict.order)
+        if reference[site].is_floating_point()
         and (observed := cell.observed.get(str(site))) is not None
-        and observed.shape == truth[site].shape
-        and bool(torch.isfinite(observed).all() and torch.isfinite(truth[site]).all())
+        and observed.shape == reference[site].shape
+        and bool(torch.isfinite(observed).all() and torch.isfinite(reference[site]).all())
     ]
 
 
@@ -175,14 +175,14 @@ def _random(like: Tensor, noise: torch.Generator) -> Tensor:
 
 def pairs(cell: DosedCell) -> list[Site]:
     """Return the sites of numbers that both runs have in the same shape."""
-    truth = cell.truth_values
+    reference = cell.reference_values
     return [
         site
-        for site in sorted(truth, key=verdict.order)
+        for site in sorted(reference, key=verdict.order)
         if site.run == "edited"
-        and truth[site].is_floating_point()
-        and (clean := clean_twin(site)) in truth
-        and truth[clean].shape == truth[site].shape
+        and reference[site].is_floating_point()
+        and (clean := clean_twin(site)) in reference
+        and reference[clean].shape == reference[site].shape
     ]
 
 
@@ -192,12 +192,12 @@ def clean_twin(site: Site) -> Site:
 
 def touched(cell: DosedCell, site: Site) -> Tensor:
     """Return the rows that the reference's write changes."""
-    before = metrics.rows(cell.truth_values[clean_twin(site)])
+    before = metrics.rows(cell.reference_values[clean_twin(site)])
     changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
 
 
 def _effect(cell: DosedCell, site: Site) -> Tensor:
     """Return the write's effect in the reference; the observed effect in bf16 is mostly noise."""
-    truth = cell.truth_values
-    return metrics.rows(truth[site]) - metrics.rows(truth[clean_twin(site)])
+    reference = cell.reference_values
+    return metrics.rows(reference[site]) - metrics.rows(reference[clean_twin(site)])

@@ -29,7 +29,7 @@ from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.relations import same_bits
 from conformance.judging_runs.one_case import draws_of
 from conformance.judging_runs.one_model import model_info
-from conformance.judging_runs.truths import CaseReference, Truths
+from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
 from conformance.records import (
     Answer,
     Backend,
@@ -63,7 +63,7 @@ class _Cell:
 
     observed: Mapping[str, Tensor]
     prompt_ids: tuple[tuple[int, ...], ...]
-    truth: CaseReference
+    case_reference: CaseReference
     equal: Sequence[tuple[str, str]]
     bitwise: bool
     twin: bool
@@ -71,14 +71,14 @@ class _Cell:
 
     @property
     def precision(self) -> Precision:
-        return self.truth.reference.precision
+        return self.case_reference.reference.precision
 
     @property
-    def truth_values(self) -> Mapping[Site, Tensor]:
-        return self.truth.reference.truth
+    def reference_values(self) -> Mapping[Site, Tensor]:
+        return self.case_reference.reference.reference_values
 
     def floor(self, site: Site) -> Floor:
-        return self.truth.reference.floor(site)
+        return self.case_reference.reference.floor(site)
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
         """Return whether nothing is seen in this precision, not even drift. In bf16, a float32 pass
@@ -86,11 +86,11 @@ class _Cell:
         """
         judgement = judge_cell(
             observed,
-            self.truth.reference,
+            self.case_reference.reference,
             twin=self.twin,
             equal=self.equal,
             prompt_ids=self.prompt_ids,
-            truth_ids=self.truth.prompt_ids,
+            reference_ids=self.case_reference.prompt_ids,
             limits=thresholds.of(self.precision),
             draws=self.draws,
             alone=self.precision is Precision.FLOAT32,
@@ -168,7 +168,7 @@ def _of_case(
     trials: int,
 ) -> Iterator[Limit]:
     twin = scenario.twin(case)
-    truths = Truths(run, model.id, case, twin=twin, precision=precision)
+    reader = ReferenceReader(run, model.id, case, twin=twin, precision=precision)
     measured: list[tuple[Mapping[str, Tensor], bool, list[Limit]]] = []
     for backend in backends:
         folder = gathered_in(backend.id, precision)
@@ -184,11 +184,11 @@ def _of_case(
         )
         own = next(alike, None)
         if own is None:
-            truth = truths.along(observed)
-            if isinstance(truth, str):
+            case_reference = reader.along(observed)
+            if isinstance(case_reference, str):
                 continue
-            evidence = (observed, outcome.prompt_ids, truth, scenario.equal(case))
-            draws = draws_of(case) if truths.drawn() else None
+            evidence = (observed, outcome.prompt_ids, case_reference, scenario.equal(case))
+            draws = draws_of(case) if reader.drawn() else None
             cell = _Cell(*evidence, bitwise=bitwise, twin=twin, draws=draws)
             own = _of_cell(cell, case, thresholds, trials)
             measured.append((observed, bitwise, own))
@@ -230,12 +230,15 @@ def _size_of_effect(cell: _Cell) -> float:
     """Return the size of the effect at the median row of the first changed site, as a share of the
     row; 1 if nothing is written.
     """
-    truth = cell.truth_values
+    reference = cell.reference_values
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     if not changed:
         return 1.0
     first = min(changed, key=verdict.depth)
-    before, after = metrics.rows(truth[clean_twin(first)]), metrics.rows(truth[first])
+    before, after = (
+        metrics.rows(reference[clean_twin(first)]),
+        metrics.rows(reference[first]),
+    )
     shares = metrics.ratio((after - before).norm(dim=-1), before.norm(dim=-1))
     return float(shares[touched(cell, first)].median())
 

@@ -108,7 +108,7 @@ def reduce_model(
     judged: Mapping[str, CellResult],
     off: Collection[str],
     thresholds: Thresholds,
-    truth: Confirmation,
+    confirmation: Confirmation,
     always: Collection[str] = (),
 ) -> None:
     """Reduce a model to what is kept of it.
@@ -133,7 +133,7 @@ def reduce_model(
     plain = [replace(cell, finding=None, gap=None, expected="") for cell in own]
     stored, digest = details.write(plain, folder / f"{_CELLS}.parquet")
     write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
-    write_record(folder / KEPT, KeptModel(model, thresholds, truth, cases, dropped))
+    write_record(folder / KEPT, KeptModel(model, thresholds, confirmation, cases, dropped))
     _flush(folder)
     finish(run, model)
 

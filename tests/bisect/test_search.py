@@ -91,11 +91,11 @@ def lying(ask, flaky, lies):
     told = []
 
     def asked(index):
-        truth = ask(index)
+        answer = ask(index)
         if index != flaky:
-            return truth
+            return answer
         told.append(lies[len(told) % len(lies)] and told[-2:] != [True, True])
-        return {GOOD: BAD, BAD: GOOD}[truth] if told[-1] else truth
+        return {GOOD: BAD, BAD: GOOD}[answer] if told[-1] else answer
 
     return asked
 

@@ -65,11 +65,11 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
 def gathered(run: RunFolder, name: str, *, factor: float) -> RunSummary:
     """What the workers leave of a file whose engine gives `factor` times the reference."""
     torch.manual_seed(0)
-    truth, ids = torch.randn(4, 8), torch.arange(4)
-    seen = {"float32:truth|p0/s0/hidden": truth, "layers|p0/s0/ids": ids}
+    reference, ids = torch.randn(4, 8), torch.arange(4)
+    seen = {"float32:truth|p0/s0/hidden": reference, "layers|p0/s0/ids": ids}
     for precision, size in OFF.items():
         for way in ("eager", "split", "sdpa", "fused"):
-            noisy = truth + size * torch.randn(4, 8)
+            noisy = reference + size * torch.randn(4, 8)
             seen[f"{precision}:{way}|p0/s0/hidden"] = noisy.to(getattr(torch, precision.dtype))
     key = f"check.{name}"
     run.write_cell("llama", "reference", key, Outcome(Status.OK), seen)
@@ -78,7 +78,9 @@ def gathered(run: RunFolder, name: str, *, factor: float) -> RunSummary:
         Group("llama", "reference", identity=identity)
     )
     for precision, size in OFF.items():
-        value = (factor * truth + size / 4 * torch.randn(4, 8)).to(getattr(torch, precision.dtype))
+        value = (factor * reference + size / 4 * torch.randn(4, 8)).to(
+            getattr(torch, precision.dtype)
+        )
         mine = {"p0/s0/hidden": value, "layers|p0/s0/ids": ids}
         folder = gathered_in(VLLM.id, precision)
         run.write_cell("llama", folder, key, Outcome(Status.OK), mine)

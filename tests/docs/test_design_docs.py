@@ -78,7 +78,7 @@ def test_every_kind_of_engine_has_a_row_in_the_list_of_coverage() -> None:
         assert said is None, f"{page.name}: {said}"
 
 
-def test_the_truth_is_what_the_pages_say_it_is() -> None:
+def test_the_reference_is_what_the_pages_say_it_is() -> None:
     """transformers' modelling code with forward hooks in float32, without nnsight."""
     sources = {
         path.name: path.read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def test_the_truth_is_what_the_pages_say_it_is() -> None:
     assert "AutoModelForCausalLM" in sources["engine.py"]
     assert "register_forward_hook" in sources["model.py"]
     assert re.search(r"^(?:import|from) (?:nnsight|vllm)", every, re.MULTILINE) is None
-    assert 'TRUTH = EnsembleMember("truth", torch.float32' in sources["ensemble.py"]
+    assert 'REFERENCE_RUN = EnsembleMember("truth", torch.float32' in sources["ensemble.py"]
     for page in ("README.md", "docs/numerics.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").replace("**", "").split())
         assert "float32 through transformers' own modelling code with PyTorch forward hooks" in text

@@ -244,7 +244,7 @@ def test_a_worker_builds_what_its_job_names(tmp_path):
     assert (identity["digest"], identity["layers"], identity["width"]) == (found.digest, 4, 256)
 
 
-def test_the_truth_computes_the_checkpoint_as_transformers_does(made):
+def test_the_reference_computes_the_checkpoint_as_transformers_does(made):
     """In either precision, to the bit: nothing that bf16 rounds is rounded in float32 as well."""
     tokenizer = AutoTokenizer.from_pretrained(made.path)
     ids = tokenizer(PROBE, return_tensors="pt").input_ids

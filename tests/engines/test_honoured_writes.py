@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 nnsight = pytest.importorskip("nnsight")
 
 from conformance.engines.reference.ensemble import (  # noqa: E402
-    TRUTH,
+    REFERENCE_RUN,
     EnsembleMember,
     members,
     other_forwards,
@@ -324,7 +324,7 @@ def run_with_scenario_hooks(model: ReferenceModel, write: Write) -> Tensor:
 
 
 def test_each_member_of_the_reference_honours_each_write(expected: Expected) -> None:
-    every = (TRUTH, *members(sdpa=has_sdpa(expected.module)))
+    every = (REFERENCE_RUN, *members(sdpa=has_sdpa(expected.module)))
     # In float32 some are the same computation: one forward of a prompt needs no `at_once`.
     same = {"name": "", "dtype": torch.float32, "at_once": False}
     for member in dict.fromkeys(replace(member, **same) for member in every):

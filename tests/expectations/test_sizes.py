@@ -243,25 +243,25 @@ def test_an_update_keeps_a_bound_and_never_widens_it(tmp_path):
     assert assess(run, load(path), TODAY)[0].finding is Finding.KNOWN
 
 
-def measured(candidate, truth, *, centred=False):
-    members = torch.stack([truth, truth * (1 + 1e-7)])
-    honest = floor.floor(truth, members, centred=centred, precision=Precision.FLOAT32)
+def measured(candidate, reference, *, centred=False):
+    members = torch.stack([reference, reference * (1 + 1e-7)])
+    honest = floor.floor(reference, members, centred=centred, precision=Precision.FLOAT32)
     return floor.measure(candidate, honest, FLOAT32_LIMITS)
 
 
 def test_the_largest_error_is_of_the_worst_row_massive_dimension_or_shift():
     torch.manual_seed(0)
-    truth = torch.randn(5, 64, dtype=torch.float64)
-    one_row = truth.clone()
+    reference = torch.randn(5, 64, dtype=torch.float64)
+    one_row = reference.clone()
     one_row[3] *= 1.25
-    assert measured(one_row, truth).largest == pytest.approx(0.25)
-    assert measured(one_row, truth).error < 1e-6  # the median, which one row does not move
-    massive = truth.clone()
+    assert measured(one_row, reference).largest == pytest.approx(0.25)
+    assert measured(one_row, reference).error < 1e-6  # the median, which one row does not move
+    massive = reference.clone()
     massive[:, 7] = 1000.0
     moved = massive.clone()
     moved[2, 7] = 1100.0
     assert measured(moved, massive).largest == pytest.approx(0.1)
-    shifted = truth + 3.0
+    shifted = reference + 3.0
     mean_gone = shifted - shifted.mean(-1, keepdim=True)
     found = measured(mean_gone, shifted, centred=True)
     whole = metrics.norm(shifted, torch.ones_like(shifted, dtype=torch.bool))

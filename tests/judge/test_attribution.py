@@ -78,7 +78,7 @@ def test_an_engine_that_is_wrong_by_itself_is_to_blame() -> None:
 
 
 def test_where_definitions_differ_and_nobody_stands_behind_one_nobody_is_blamed() -> None:
-    """Truth and HF column share transformers' code: it may be that which is wrong."""
+    """The reference and the HF column share transformers' code: it may be that which is wrong."""
     off = cell(off=("clean/p0/s0/logits", "edited/p0/s0/logits"))
     said = found(off, plain=DIFFERS)
     assert said.side is Side.UNDECIDED and "definitions differ" in said.evidence

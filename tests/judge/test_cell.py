@@ -67,7 +67,7 @@ def test_bits_of_an_honest_run_are_exact(member: str) -> None:
     assert toy.judge(plain()[member], plain()).verdict is Verdict.EXACT
 
 
-def test_the_truth_rounded_to_bf16_is_exact() -> None:
+def test_the_reference_rounded_to_bf16_is_exact() -> None:
     rounded = {
         site: value.bfloat16() if value.is_floating_point() else value
         for site, value in plain()["truth"].items()
@@ -447,7 +447,7 @@ def test_generation_along_the_candidates_own_tokens() -> None:
     assert follow.holds and follow.detail == "8 steps"
 
 
-def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> None:
+def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_reference() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
     ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
@@ -496,7 +496,7 @@ def test_a_token_that_does_not_follow_from_its_logits_is_wrong() -> None:
     assert {j.site: j.verdict for j in found.observations}["p1/s3/tokens"] is Verdict.WRONG
 
 
-def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() -> None:
+def test_steps_after_a_difference_are_unknown_when_the_reference_was_not_forced() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
     lenient = replace(BF16_LIMITS, margin=1e9)
@@ -504,7 +504,7 @@ def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() ->
     flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
     found = toy.judge(flipped, generation(), limits=lenient)
     verdicts = {j.site: j.verdict for j in found.observations}
-    # The id is not the largest of its own logits, which needs no truth along it.
+    # The id is not the largest of its own logits, which needs no reference along it.
     assert found.verdict is Verdict.WRONG and "largest of their own logits" in found.reason
     assert verdicts["p1/s1/logits"] is Verdict.MATCH
     assert verdicts["p1/s2/logits"] is Verdict.UNKNOWN
@@ -514,11 +514,11 @@ def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() ->
 def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
-    truth = toy.reference(partial(toy.observe, steps=4))
+    reference = toy.reference(partial(toy.observe, steps=4))
     torch.manual_seed(0)
-    ids[1][1] = int(truth["truth"]["p1/s1/logits"].topk(2).indices[1])
+    ids[1][1] = int(reference["truth"]["p1/s1/logits"].topk(2).indices[1])
     flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
-    flipped["p1/s1/logits"] = truth["eager"]["p1/s1/logits"].clone()
+    flipped["p1/s1/logits"] = reference["eager"]["p1/s1/logits"].clone()
     for site in [site for site in flipped if site.startswith("p1/s2/") and "tokens" not in site]:
         flipped[site] = torch.randn(flipped[site].shape).to(flipped[site].dtype)
     for step in (1, 2, 3):  # each id is the largest of its own logits
@@ -526,7 +526,7 @@ def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() ->
         logits[int(flipped[f"p1/s{step}/tokens"])] = logits.max() * 1.01
     rounded = flipped["p0/s0/stream.2"]
     flipped["p0/s0/stream.2"] = rounded + (0.02 * torch.randn(rounded.shape)).to(BF16)
-    found = toy.judge(flipped, truth, limits=replace(BF16_LIMITS, margin=1e9))
+    found = toy.judge(flipped, reference, limits=replace(BF16_LIMITS, margin=1e9))
     kinds = {item.verdict for item in found.observations}
     assert {Verdict.UNKNOWN, Verdict.DRIFT} <= kinds and Verdict.WRONG not in kinds
     assert found.verdict is Verdict.UNKNOWN and found.harness
@@ -534,7 +534,7 @@ def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() ->
 
 @pytest.mark.parametrize(("step", "other"), [(3, 0), (3, 1), (1, 0)])
 def test_what_repeats_a_flipped_token_is_held_to_that_token(step: int, other: int) -> None:
-    """As `tracer.result` does. The last id is nobody's context: no truth is run along it."""
+    """As `tracer.result` does. The last id is nobody's context: no reference is run along it."""
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     known = generation()
     for values in (run, *known.values()):
@@ -573,7 +573,7 @@ def test_an_id_that_could_have_been_laid_down_is_a_choice_where_it_was_not(laid_
     assert strict[site] is Verdict.WRONG
 
 
-def test_tokens_without_the_truths_logits_are_unknown() -> None:
+def test_tokens_without_the_references_logits_are_unknown() -> None:
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         return toy.observe(dtype, parts, only=lambda site: site.name != "logits")
 
@@ -607,8 +607,8 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
     """Transformers computes both operands by one kernel; an engine may round them apart."""
     dtype = getattr(torch, precision.dtype)
     begin = "float32_" if precision is Precision.FLOAT32 else ""
-    truth = toy.observe(torch.float32, 1)
-    stream = truth["p0/s0/stream.3"]
+    reference = toy.observe(torch.float32, 1)
+    stream = reference["p0/s0/stream.3"]
     size = float(stream.norm(dim=-1).median())
 
     def both(run: toy.Observations, difference: Tensor) -> toy.Observations:
@@ -621,7 +621,7 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
         for name, parts in toy.MEMBERS.items()
     }
     known = read_reference(
-        {"truth": both(truth, zero)} | members,
+        {"truth": both(reference, zero)} | members,
         twin=False,
         precision=precision,
         width=toy.WIDTH,
@@ -635,7 +635,7 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
         rounding = off * size * direction / direction.norm(dim=-1, keepdim=True)
         run = both(toy.observe(dtype, toy.CANDIDATE), rounding)
         ids = toy.IDS
-        context = {"twin": False, "equal": (), "prompt_ids": ids, "truth_ids": ids}
+        context = {"twin": False, "equal": (), "prompt_ids": ids, "reference_ids": ids}
         return judge_cell(run, known, limits=limits, **context).verdict
 
     rounding = metrics.ROUNDING[precision]
@@ -750,10 +750,14 @@ def test_places_in_words() -> None:
 def test_prompts_of_other_widths_are_explained_each_by_itself() -> None:
     """Norms of all tokens, say: as many as a prompt has."""
     draw = torch.Generator().manual_seed(0)
-    truth = {f"p{n}/s0/norms": torch.rand(size, generator=draw) for n, size in enumerate((6, 1))}
-    ways = {f"bf16_{k}": {s: v * (1 + k * 1e-3) for s, v in truth.items()} for k in (2, 1, -1, -2)}
-    off = truth | {"p0/s0/norms": truth["p0/s0/norms"].flip(0)}
-    found = toy.judge(off, {"truth": truth, **ways})
+    reference = {
+        f"p{n}/s0/norms": torch.rand(size, generator=draw) for n, size in enumerate((6, 1))
+    }
+    ways = {
+        f"bf16_{k}": {s: v * (1 + k * 1e-3) for s, v in reference.items()} for k in (2, 1, -1, -2)
+    }
+    off = reference | {"p0/s0/norms": reference["p0/s0/norms"].flip(0)}
+    found = toy.judge(off, {"truth": reference, **ways})
     assert found.verdict is Verdict.WRONG, found.reason
 
 
@@ -816,7 +820,7 @@ def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
         twin=False,
         equal=(),
         prompt_ids=toy.IDS,
-        truth_ids=toy.IDS,
+        reference_ids=toy.IDS,
         limits=Thresholds().of(precision),
         alone=alone,
     )

@@ -277,25 +277,25 @@ def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool
     """
     drawn = torch.Generator().manual_seed(0)
     base, expert = torch.randn(64, generator=drawn), 0.2 * torch.randn(64, generator=drawn)
-    truth = base + torch.tensor([0, 0, 0, 1, 0, 1, 0, 0])[:, None] * expert
+    reference = base + torch.tensor([0, 0, 0, 1, 0, 1, 0, 0])[:, None] * expert
 
     def noisy(rows: Tensor) -> Tensor:
         return (rows + 0.01 * torch.randn(8, 64, generator=drawn)).bfloat16()
 
-    members = {name: {"p0/s0/stream.1": noisy(truth)} for name in toy.MEMBERS}
+    members = {name: {"p0/s0/stream.1": noisy(reference)} for name in toy.MEMBERS}
     known = read_reference(
-        {"truth": {"p0/s0/stream.1": truth}, **members}, twin=False, mixture=True
+        {"truth": {"p0/s0/stream.1": reference}, **members}, twin=False, mixture=True
     )
     assert not isinstance(known, str)
-    mine = truth.clone()
-    mine[1 if not everywhere else slice(None)] = truth[3]
+    mine = reference.clone()
+    mine[1 if not everywhere else slice(None)] = reference[3]
     found = judge_cell(
         {"p0/s0/stream.1": noisy(mine)},
         known,
         twin=False,
         equal=(),
         prompt_ids=((1,),),
-        truth_ids=((1,),),
+        reference_ids=((1,),),
         limits=BF16_LIMITS,
     )
     assert found.verdict is (Verdict.WRONG if everywhere else Verdict.DRIFT), found.reason
@@ -366,13 +366,13 @@ def test_a_foreign_ingredient_is_named() -> None:
 
 def test_a_stale_step_is_named() -> None:
     forced = toy.tokens_of(toy.observe(BF16, toy.CANDIDATE, steps=4))
-    truth = toy.reference(lambda d, p: toy.observe(d, p, steps=4, forced=forced))
+    reference = toy.reference(lambda d, p: toy.observe(d, p, steps=4, forced=forced))
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     stale = dict(run)
     for step in (2, 3):
         for name in ("logits", "stream.3"):
             stale[f"p1/s{step}/{name}"] = run[f"p1/s{step - 1}/{name}"]
-    found = toy.judge(stale, truth)
+    found = toy.judge(stale, reference)
     assert found.explanations == ("step-1",) and "the value of the previous step" in found.diagnosis
     assert "prompt 1" in found.diagnosis and "steps 2-3" in found.diagnosis
 

@@ -19,7 +19,7 @@ STEPS, VOCABULARY = 64, 50
 WIDE = Draws(temperature=50.0)
 
 
-def truths(seed: int = 0) -> list[torch.Tensor]:
+def reference_logits(seed: int = 0) -> list[torch.Tensor]:
     draw = torch.Generator().manual_seed(seed)
     return [1.6 * torch.randn(VOCABULARY, generator=draw) for _ in range(STEPS)]
 
@@ -36,12 +36,12 @@ def drawn(logits: list[torch.Tensor], draws: Draws, seed: int) -> list[tuple[tor
 @pytest.mark.parametrize("draws", [Draws(), Draws(temperature=0.6), Draws(top_p=0.7)])
 @pytest.mark.parametrize("seed", range(20))
 def test_honest_draws_are_likely(draws: Draws, seed: int) -> None:
-    found = likelihood(drawn(truths(seed), draws, seed), draws)
+    found = likelihood(drawn(reference_logits(seed), draws, seed), draws)
     assert found is not None and found.holds, found
 
 
 def test_padding_the_largest_and_even_draws_are_not() -> None:
-    logits = truths()
+    logits = reference_logits()
     largest = [(row, int(row.argmax())) for row in logits]
     evenly = [(row, at % VOCABULARY) for at, row in enumerate(logits)]
     padding = [(row, 0) for row in logits]
@@ -52,12 +52,12 @@ def test_padding_the_largest_and_even_draws_are_not() -> None:
 
 @pytest.mark.parametrize("used", [Draws(temperature=0.3), Draws(temperature=4.0)])
 def test_another_temperature_shows(used: Draws) -> None:
-    found = likelihood(drawn(truths(), used, 3), Draws())
+    found = likelihood(drawn(reference_logits(), used, 3), Draws())
     assert found is not None and not found.holds, found
 
 
 def test_an_id_outside_of_top_p_shows() -> None:
-    logits = truths()
+    logits = reference_logits()
     least = [(row, int(row.argmin())) for row in logits[:1]]
     found = likelihood(least, Draws(top_p=0.5))
     assert found is not None and not found.holds
@@ -97,7 +97,7 @@ def judged_as(observed: Mapping[str, Tensor], known: Members, draws: Draws | Non
         twin=False,
         equal=(),
         prompt_ids=((1, 2),),
-        truth_ids=((1, 2),),
+        reference_ids=((1, 2),),
         limits=Thresholds().float32,
         draws=draws,
     )
@@ -108,7 +108,7 @@ def likeliest(count: int) -> list[int]:
     return [int(known["truth"][f"p0/s{step}/sampled"]) for step in range(count)]
 
 
-def test_ids_along_which_the_truth_was_not_run_are_unknown_and_not_wrong() -> None:
+def test_ids_along_which_the_reference_was_not_run_are_unknown_and_not_wrong() -> None:
     ids = [*likeliest(2), 7, 8]
     lost = judged(ids, along=False)
     assert (lost.verdict, lost.harness) == (Verdict.UNKNOWN, True)

@@ -22,7 +22,7 @@ LIMITS = replace(BF16_LIMITS, gain_tolerance=0.1, gain_sigmas=4.0, leak=4.0, far
 
 
 class Case:
-    """A clean truth, a change of it, and four baseline runs of both."""
+    """A clean reference, a change of it, and four baseline runs of both."""
 
     def __init__(self, change: Tensor, noise: float = 0.002, seed: int = 0) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -102,7 +102,7 @@ def test_some_tokens_without_the_write_are_partial_and_named() -> None:
     assert found.without == (1, 3) and found.reached == (0, 2, 4)
 
 
-def test_gain_per_token_is_given_where_the_truth_changes() -> None:
+def test_gain_per_token_is_given_where_the_reference_changes() -> None:
     change = steering(rows=slice(3, None))
     found = Case(change).effect(change).gain
     assert found is not None
@@ -110,7 +110,7 @@ def test_gain_per_token_is_given_where_the_truth_changes() -> None:
     assert found.tokens[3:] == pytest.approx([1.0, 1.0])
 
 
-def test_a_change_where_the_truth_has_none_leaks() -> None:
+def test_a_change_where_the_reference_has_none_leaks() -> None:
     change = steering(rows=slice(3, None))
     wide = change.clone()
     wide[1] = change[3]
@@ -171,7 +171,7 @@ def test_noise_of_two_runs_is_no_leak() -> None:
     assert found.leaking == () and 0 < found.leak < LIMITS.leak
 
 
-def test_without_a_change_of_the_truth_there_is_no_gain() -> None:
+def test_without_a_change_of_the_reference_there_is_no_gain() -> None:
     found = Case(steering(0.0)).effect(torch.zeros(T, D, dtype=torch.float64))
     assert found.landing is Landing.UNTOUCHED and found.gain is None and not found.moved
 

@@ -33,7 +33,7 @@ def runs(values: Tensor, make: Made) -> Runs:
 
 
 def in_bf16(known: Runs) -> Runs:
-    return Runs(known.truth, known.coarse, (), WIDTH)
+    return Runs(known.reference, known.coarse, (), WIDTH)
 
 
 def largest(values: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def test_those_of_other_numbers_do_not(make: Made, precision: Precision) -> None
 def test_ids_each_one_too_high_are_no_rounded_numbers(precision: Precision) -> None:
     known = runs(numbers(300), largest)
     known = known if precision is Precision.FLOAT32 else in_bf16(known)
-    assert verdict(known.truth + 1, known, precision) is Verdict.WRONG
+    assert verdict(known.reference + 1, known, precision) is Verdict.WRONG
 
 
 def test_one_honest_flip_lets_no_other_entry_be_anything() -> None:
@@ -92,8 +92,8 @@ def test_one_honest_flip_lets_no_other_entry_be_anything() -> None:
     first, second = values[0].topk(2).indices
     values[0, second] = values[0, first] * (1 - 1e-7)
     known = runs(values, largest)
-    assert any(not torch.equal(run, known.truth) for run in known.honest)
-    flipped = known.truth.clone()
+    assert any(not torch.equal(run, known.reference) for run in known.honest)
+    flipped = known.reference.clone()
     flipped[0] = second
     assert verdict(flipped, known) is Verdict.MATCH
     flipped[7] = (flipped[7] + 100) % 512
@@ -107,13 +107,13 @@ def test_flips_of_bf16_are_too_many_for_float32() -> None:
 
 def test_the_likeliest_stands_not_where_the_unlikeliest_should() -> None:
     known = runs(numbers(), order)
-    swapped = known.truth.clone()
+    swapped = known.reference.clone()
     swapped[3, [0, -1]] = swapped[3, [-1, 0]]
     assert verdict(swapped, known) is Verdict.WRONG
-    near = known.truth.clone()
+    near = known.reference.clone()
     near[3, [255, 256]] = near[3, [256, 255]]  # where ids are dense
     assert verdict(near, known) is Verdict.MATCH
-    every = known.truth.reshape(8, -1, 2).flip(-1).reshape(8, -1)
+    every = known.reference.reshape(8, -1, 2).flip(-1).reshape(8, -1)
     assert verdict(every, known) is Verdict.WRONG
 
 
@@ -121,7 +121,7 @@ def test_the_likeliest_stands_not_where_the_unlikeliest_should() -> None:
 def test_a_whole_row_of_a_mask_is_not_inverted(precision: Precision) -> None:
     known = runs(numbers(300), positive)
     known = known if precision is Precision.FLOAT32 else in_bf16(known)
-    mask = known.truth.clone()
+    mask = known.reference.clone()
     mask[5] ^= True
     assert verdict(mask, known, precision) is Verdict.WRONG
 
@@ -131,8 +131,8 @@ def test_rounded_numbers_may_be_neighbours_as_often_as_they_move() -> None:
     known = runs(values, quantised)
     assert verdict(quantised(noisy(values, 20 * FINE, 3)), known) is Verdict.MATCH
     assert verdict(quantised(noisy(values, 3000 * FINE, 3)), known) is Verdict.WRONG
-    assert verdict(known.truth + 1, known) is Verdict.WRONG
-    further = known.truth.clone()
+    assert verdict(known.reference + 1, known) is Verdict.WRONG
+    further = known.reference.clone()
     further[3, 7] += 2
     kind, words = compare(further, known, Precision.FLOAT32)
     assert kind is Verdict.WRONG and "where numbers were rounded" in words
@@ -169,13 +169,13 @@ def test_in_bf16_three_times_the_honest_flips_drift(mine: Sequence[int], verdict
 
 
 def test_where_honest_runs_order_the_same_ids_otherwise_no_others_may_be_there() -> None:
-    truth = torch.tensor([10, 20, 40, 41, 50])
-    honest = [truth, torch.tensor([10, 20, 41, 40, 50])]
+    reference = torch.tensor([10, 20, 40, 41, 50])
+    honest = [reference, torch.tensor([10, 20, 41, 40, 50])]
     swapped, other = torch.tensor([10, 20, 40, 50, 41]), torch.tensor([10, 20, 41, 40, 7])
-    assert verdict(swapped, Runs(truth, honest), Precision.BF16) is Verdict.MATCH
-    kind, words = compare(other, Runs(truth, honest), Precision.BF16)
+    assert verdict(swapped, Runs(reference, honest), Precision.BF16) is Verdict.MATCH
+    kind, words = compare(other, Runs(reference, honest), Precision.BF16)
     assert kind is Verdict.WRONG and words.endswith("order the same ones otherwise, and not others")
     at_the_end = torch.tensor([10, 20, 40, 41, 60])
-    assert verdict(at_the_end, Runs(truth, honest), Precision.BF16) is Verdict.WRONG
+    assert verdict(at_the_end, Runs(reference, honest), Precision.BF16) is Verdict.WRONG
     honest.append(torch.tensor([10, 20, 40, 41, 60]))
-    assert verdict(at_the_end, Runs(truth, honest), Precision.BF16) is Verdict.MATCH
+    assert verdict(at_the_end, Runs(reference, honest), Precision.BF16) is Verdict.MATCH

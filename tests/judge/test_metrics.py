@@ -18,11 +18,11 @@ sizes = st.floats(1e-3, 1e3)
 
 
 def noisy(tokens: int = 6, width: int = 32, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """A truth [T, D] and four honest members of 1 % noise."""
+    """A reference [T, D] and four baseline runs of 1 % noise."""
     draw = torch.Generator().manual_seed(seed)
-    truth = torch.randn(tokens, width, generator=draw, dtype=torch.float64)
+    reference = torch.randn(tokens, width, generator=draw, dtype=torch.float64)
     off = torch.randn(4, tokens, width, generator=draw, dtype=torch.float64)
-    return truth, truth + 0.01 * off * truth.norm(dim=-1, keepdim=True) / width**0.5
+    return reference, reference + 0.01 * off * reference.norm(dim=-1, keepdim=True) / width**0.5
 
 
 def test_rows_of_vectors_numbers_and_batches() -> None:
@@ -33,16 +33,16 @@ def test_rows_of_vectors_numbers_and_batches() -> None:
 
 
 def test_massive_dimensions_are_not_bulk() -> None:
-    truth = torch.ones(2, 10, dtype=torch.float64)
-    truth[1, 4] = 20.5
-    truth[0, 4] = 19.5
-    assert (~metrics.bulk(truth)).nonzero().tolist() == [[1, 4]]
+    reference = torch.ones(2, 10, dtype=torch.float64)
+    reference[1, 4] = 20.5
+    reference[0, 4] = 19.5
+    assert (~metrics.bulk(reference)).nonzero().tolist() == [[1, 4]]
 
 
 def test_a_mostly_zero_row_has_no_massive_values_of_ordinary_size() -> None:
-    truth = torch.zeros(1, 10, dtype=torch.float64)
-    truth[0, :3] = torch.tensor([1.0, 2.0, 300.0])
-    assert metrics.bulk(truth)[0].tolist() == [True, True, False] + [True] * 7
+    reference = torch.zeros(1, 10, dtype=torch.float64)
+    reference[0, :3] = torch.tensor([1.0, 2.0, 300.0])
+    assert metrics.bulk(reference)[0].tolist() == [True, True, False] + [True] * 7
     assert bool(metrics.bulk(torch.zeros(2, 4)).all())
 
 
@@ -88,11 +88,11 @@ def test_ratio_of_nothing() -> None:
 
 @given(st.permutations(range(6)), st.integers(0, 20))
 def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
-    truth, members = noisy(seed=seed)
+    reference, members = noisy(seed=seed)
     candidate = members[0] * 1.01
-    plain = floor.measure(candidate, floor.floor(truth, members[1:]), BF16_LIMITS)
+    plain = floor.measure(candidate, floor.floor(reference, members[1:]), BF16_LIMITS)
     moved = floor.measure(
-        candidate[order], floor.floor(truth[order], members[1:, order]), BF16_LIMITS
+        candidate[order], floor.floor(reference[order], members[1:, order]), BF16_LIMITS
     )
     assert (plain.q_med, plain.q_max) == pytest.approx((moved.q_med, moved.q_max))
     assert plain.spread == pytest.approx(moved.spread)
@@ -102,11 +102,11 @@ def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=6), st.integers(0, 5))
 def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> None:
     """An error orthogonal to the noise: Q_max grows with it."""
-    truth, members = noisy()
-    honest = floor.floor(truth, members)
+    reference, members = noisy()
+    honest = floor.floor(reference, members)
     base = members[0].clone()
     direction = torch.randn(32, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    off = base[token] - truth[token]
+    off = base[token] - reference[token]
     direction -= (direction @ off) / (off @ off) * off
     found = []
     for dose in sorted(doses):
@@ -119,8 +119,8 @@ def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> N
 @given(st.floats(0.001, 0.5), st.integers(0, 30))
 def test_the_smallest_detectable_error_is_where_detection_begins(step: float, seed: int) -> None:
     """An orthogonal error just above the printed bound is found, one just below is not."""
-    truth, members = noisy(seed=seed)
-    honest = floor.floor(truth, members)
+    reference, members = noisy(seed=seed)
+    honest = floor.floor(reference, members)
     limits = replace(BF16_LIMITS, k_med=2.0, k_max=3.0, far_med=2.0, far_max=3.0)
     candidate = members[seed % 4]
     seen = floor.measure(candidate, honest, limits)
@@ -128,30 +128,30 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
     room = torch.tensor([(9 - r * r) ** 0.5 for r in seen.ratios], dtype=torch.float64)
     token = int((room * honest.noise / honest.scale).argmax())
     for share, passes in ((1 - step, True), (1 + step, False)):
-        off = candidate[token] - truth[token]
-        error = torch.zeros_like(truth)
+        off = candidate[token] - reference[token]
+        error = torch.zeros_like(reference)
         draw = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         draw -= (draw @ off) / (off @ off) * off
         error[token] = share * seen.smallest_local * honest.scale[token] * draw / draw.norm()
         assert floor.within(floor.measure(candidate + error, honest, limits), limits) == passes
 
 
-def test_a_truth_of_zeros_needs_zeros() -> None:
-    truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
-    honest = floor.floor(truth, members.double())
-    good = floor.measure(truth, honest, BF16_LIMITS)
+def test_a_reference_of_zeros_needs_zeros() -> None:
+    reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
+    honest = floor.floor(reference, members.double())
+    good = floor.measure(reference, honest, BF16_LIMITS)
     assert good.q_max == 0.0 and floor.within(good, BF16_LIMITS)
-    bad = floor.measure(truth + 1e-30, honest, BF16_LIMITS)
+    bad = floor.measure(reference + 1e-30, honest, BF16_LIMITS)
     assert bad.q_max == math.inf and not floor.within(bad, BF16_LIMITS)
 
 
-def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
-    truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
-    honest = floor.floor(truth, members, torch.full((2,), 10.0, dtype=torch.float64))
-    found = floor.measure(truth + 0.5, honest, BF16_LIMITS)
+def test_a_reference_of_zeros_is_scaled_by_the_clean_run() -> None:
+    reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
+    honest = floor.floor(reference, members, torch.full((2,), 10.0, dtype=torch.float64))
+    found = floor.measure(reference + 0.5, honest, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
-    tiny = floor.measure(truth + 1e-9, honest, BF16_LIMITS)
+    tiny = floor.measure(reference + 1e-9, honest, BF16_LIMITS)
     assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
 
@@ -161,19 +161,19 @@ def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: 
     limits = Thresholds().of(precision)
     there = torch.full((2,), 10.0, dtype=torch.float64)
     rounding = 10.0 * metrics.ROUNDING[precision]
-    truth = torch.full((2, 4), 1e-3 * rounding, dtype=torch.float64)
-    honest = floor.floor(truth, truth.expand(4, 2, 4), there, precision=precision)
-    assert floor.within(floor.measure(truth + rounding / 4, honest, limits), limits)
+    reference = torch.full((2, 4), 1e-3 * rounding, dtype=torch.float64)
+    honest = floor.floor(reference, reference.expand(4, 2, 4), there, precision=precision)
+    assert floor.within(floor.measure(reference + rounding / 4, honest, limits), limits)
     # As much of it as a thousand roundings is no rounding.
-    assert not floor.within(floor.measure(truth + 1e3 * rounding, honest, limits), limits)
+    assert not floor.within(floor.measure(reference + 1e3 * rounding, honest, limits), limits)
 
 
 @pytest.mark.parametrize(("off", "verdict"), [(20, "within"), (30, "drifts"), (65, "neither")])
 def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdict: str) -> None:
-    truth, members = noisy()
-    truth[0, 3] = 1000.0
+    reference, members = noisy()
+    reference[0, 3] = 1000.0
     members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
-    honest = floor.floor(truth, members)
+    honest = floor.floor(reference, members)
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + off
     found = floor.measure(candidate, honest, BF16_LIMITS)
@@ -183,10 +183,10 @@ def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdic
 
 
 def test_a_few_per_cent_on_all_massive_dimensions_are_no_match() -> None:
-    truth, members = noisy()
-    truth[:, 3] = truth[:, 5] = 1000.0
+    reference, members = noisy()
+    reference[:, 3] = reference[:, 5] = 1000.0
     members[:, :, 3] = members[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
-    honest = floor.floor(truth, members)
+    honest = floor.floor(reference, members)
     candidate = members[0].clone()
     candidate[:, [3, 5]] *= 1.03
     found = floor.measure(candidate, honest, BF16_LIMITS)
@@ -218,45 +218,45 @@ def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
 
 
 def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
-    truth, members = noisy()
-    truth[0, 3] = truth[1, 3] = 1000.0
+    reference, members = noisy()
+    reference[0, 3] = reference[1, 3] = 1000.0
     members[:, 0, 3] = 1000.0
     members[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + 80
-    honest = floor.floor(truth, members)
+    honest = floor.floor(reference, members)
     assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
-    alone = floor.floor(truth[:1], members[:, :1])
+    alone = floor.floor(reference[:1], members[:, :1])
     assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
 
 
 def test_what_is_coarser_but_not_far_off_drifts() -> None:
-    truth, members = noisy()
-    honest = floor.floor(truth, members)
-    off = members[0] - truth
-    coarser = floor.measure(truth + 4 * off, honest, BF16_LIMITS)
+    reference, members = noisy()
+    honest = floor.floor(reference, members)
+    off = members[0] - reference
+    coarser = floor.measure(reference + 4 * off, honest, BF16_LIMITS)
     assert floor.drifts(coarser) and not floor.within(coarser, BF16_LIMITS)
-    far = floor.measure(truth + 40 * off, honest, BF16_LIMITS)
+    far = floor.measure(reference + 40 * off, honest, BF16_LIMITS)
     assert not floor.drifts(far)
 
 
 def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> None:
-    truth, members = noisy()
+    reference, members = noisy()
     one = members[0].clone()
-    one[2] = truth[2] + 400 * (members[0] - truth)[2]
+    one[2] = reference[2] + 400 * (members[0] - reference)[2]
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        honest = floor.floor(truth, members, precision=precision, mixture=True)
+        honest = floor.floor(reference, members, precision=precision, mixture=True)
         assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
-    every = truth + 400 * (members[0] - truth)
-    honest = floor.floor(truth, members, mixture=True)
+    every = reference + 400 * (members[0] - reference)
+    honest = floor.floor(reference, members, mixture=True)
     assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
 
 
 @pytest.mark.parametrize("kind", ["shift", "massive"])
 def test_so_may_a_rows_single_numbers(kind: str) -> None:
-    truth, members = noisy()
+    reference, members = noisy()
     if kind == "massive":
-        truth[:, 3], members[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
+        reference[:, 3], members[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
     one, every = members[0].clone(), members[0].clone()
     if kind == "massive":
         one[2, 3], every[:, 3] = 2000.0, 2000.0
@@ -265,17 +265,17 @@ def test_so_may_a_rows_single_numbers(kind: str) -> None:
         every += 50.0
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
         honest = floor.floor(
-            truth, members, centred=kind == "shift", precision=precision, mixture=True
+            reference, members, centred=kind == "shift", precision=precision, mixture=True
         )
         assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
         assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
 
 
 def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
-    truth, members = noisy()
-    near = truth + (members - truth) * 2.0**-16
-    fine = floor.floor(truth, near, precision=Precision.FLOAT32)
-    coarse = floor.floor(truth, members)
+    reference, members = noisy()
+    near = reference + (members - reference) * 2.0**-16
+    fine = floor.floor(reference, near, precision=Precision.FLOAT32)
+    coarse = floor.floor(reference, members)
     assert fine.noise.tolist() == pytest.approx((coarse.noise * 2.0**-16).tolist())
 
 
@@ -292,14 +292,14 @@ def test_cosine() -> None:
 
 def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """One row of logits whose baseline runs differ by a common shift above all."""
-    truth, members = noisy(tokens=1, width=400, seed=seed)
+    reference, members = noisy(tokens=1, width=400, seed=seed)
     shift = torch.tensor([0.1, -0.2, 0.05, 0.3], dtype=torch.float64)
-    return truth, members + shift[:, None, None]
+    return reference, members + shift[:, None, None]
 
 
 def test_a_common_shift_of_logits_is_judged_apart() -> None:
-    truth, members = shifted()
-    honest = floor.floor(truth, members, centred=True)
+    reference, members = shifted()
+    honest = floor.floor(reference, members, centred=True)
     assert floor.measure(members[3], honest, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
     far = floor.measure(members[3] + 2.6, honest, BF16_LIMITS)
     assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
@@ -309,18 +309,18 @@ def test_a_common_shift_of_logits_is_judged_apart() -> None:
 
 
 def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
-    truth, members = shifted()
+    reference, members = shifted()
     draw = torch.Generator().manual_seed(3)
     bad = members[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
     assert not floor.within(
-        floor.measure(bad, floor.floor(truth, members, centred=True), BF16_LIMITS), BF16_LIMITS
+        floor.measure(bad, floor.floor(reference, members, centred=True), BF16_LIMITS), BF16_LIMITS
     )
-    whole = floor.measure(bad, floor.floor(truth, members), BF16_LIMITS)
+    whole = floor.measure(bad, floor.floor(reference, members), BF16_LIMITS)
     assert whole.q_max < BF16_LIMITS.k_max
 
 
 def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
-    truth, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
-    honest = floor.floor(truth, members, torch.ones(1).double(), centred=True)
-    assert floor.within(floor.measure(truth, honest, BF16_LIMITS), BF16_LIMITS)
-    assert not floor.within(floor.measure(truth + 1e-9, honest, BF16_LIMITS), BF16_LIMITS)
+    reference, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
+    honest = floor.floor(reference, members, torch.ones(1).double(), centred=True)
+    assert floor.within(floor.measure(reference, honest, BF16_LIMITS), BF16_LIMITS)
+    assert not floor.within(floor.measure(reference + 1e-9, honest, BF16_LIMITS), BF16_LIMITS)

@@ -45,7 +45,7 @@ def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
         twin=True,
         equal=(),
         prompt_ids=toy.IDS,
-        truth_ids=toy.IDS,
+        reference_ids=toy.IDS,
         limits=FLOAT32_LIMITS,
         bitwise=False,
     ).verdict

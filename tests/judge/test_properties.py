@@ -165,7 +165,7 @@ def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, se
     place = Site.parse(site)
     honest = reference.floor(place)
     base = metrics.rows(run[site])
-    off = (honest.view(base) - honest.truth) * honest.bulk
+    off = (honest.view(base) - honest.reference) * honest.bulk
 
     def along_off(error: Tensor) -> Tensor:
         """How much of what the judge sees of an error lies along the noise."""

@@ -20,11 +20,11 @@ COUNT = 6
 def made(seed: int = 0, runs: int = 5) -> tuple[Tensor, list[Tensor]]:
     """Logits of which ids 40 and 41 are nearly equal at ranks 2 and 3, and bf16 baseline runs."""
     maker = torch.Generator().manual_seed(seed)
-    truth = torch.randn(97, generator=maker)
-    truth[[10, 20, 40, 41, 50, 60]] = torch.tensor([9.0, 8.0, 7.0, 6.999, 5.0, 4.0])
+    reference = torch.randn(97, generator=maker)
+    reference[[10, 20, 40, 41, 50, 60]] = torch.tensor([9.0, 8.0, 7.0, 6.999, 5.0, 4.0])
     noise = 0.01 * torch.randn(runs, 97, generator=maker)
     noise[:, 40], noise[:, 41] = 0.01, -0.03  # no baseline run has the two in the other order
-    return truth, [run.bfloat16() for run in truth + noise]
+    return reference, [run.bfloat16() for run in reference + noise]
 
 
 def judged(
@@ -35,7 +35,7 @@ def judged(
     precision: Precision = Precision.BF16,
 ) -> Judgement:
     """Ids with the logits or the values that `topk` gives, against what is honest."""
-    truth, members = made()
+    reference_values, members = made()
 
     def both(run: Tensor, chosen: Tensor | None = None) -> dict[str, Tensor]:
         top = run.float().topk(COUNT, sorted=True)
@@ -46,8 +46,8 @@ def judged(
     bf16 = precision is Precision.BF16
     begin, limits = ("", BF16_LIMITS) if bf16 else ("float32_", FLOAT32_LIMITS)
     dtype = torch.bfloat16 if bf16 else torch.float32
-    reference = {"truth": both(truth)} | {
-        f"{begin}{n}": both(one if bf16 else truth) for n, one in enumerate(members)
+    reference = {"truth": both(reference_values)} | {
+        f"{begin}{n}": both(one if bf16 else reference_values) for n, one in enumerate(members)
     }
     read = read_reference(reference, twin=False, precision=precision)
     assert not isinstance(read, str), read
@@ -57,7 +57,7 @@ def judged(
         twin=False,
         equal=(),
         prompt_ids=IDS,
-        truth_ids=IDS,
+        reference_ids=IDS,
         limits=limits,
         alone=False,
     )
@@ -73,8 +73,8 @@ SWAPPED = [10, 20, 41, 40, 50, 60]
 
 @pytest.mark.parametrize("beside", ["logits_of", "values"])
 def test_nearly_equal_numbers_may_be_in_another_order(beside: str) -> None:
-    truth, _ = made()
-    judgement = judged(truth, SWAPPED, beside=beside)
+    reference, _ = made()
+    judgement = judged(reference, SWAPPED, beside=beside)
     verdict, words = ids_of(judgement)
     assert verdict is Verdict.MATCH and judgement.verdict.passes
     assert words.startswith("2 of 6 integers differ, the first at [2]; ")
@@ -91,38 +91,38 @@ def test_nearly_equal_numbers_may_be_in_another_order(beside: str) -> None:
     ],
 )
 def test_an_order_of_numbers_that_are_far_apart_is_wrong(wrong: list[int], beside: str) -> None:
-    truth, _ = made()
-    judgement = judged(truth, wrong, beside=beside)
+    reference, _ = made()
+    judgement = judged(reference, wrong, beside=beside)
     assert ids_of(judgement)[0] is Verdict.WRONG and not judgement.verdict.passes
 
 
 @pytest.mark.parametrize("wrong", [[10, 20, 41, 41, 50, 60], [10, 20, 41, 40, 50, 5], [0] * 6])
 def test_another_id_is_wrong(wrong: list[int]) -> None:
-    truth, _ = made()
-    assert ids_of(judged(truth, wrong))[0] is Verdict.WRONG
-    assert ids_of(judged(truth, wrong, beside="values"))[0] is Verdict.WRONG
+    reference, _ = made()
+    assert ids_of(judged(reference, wrong))[0] is Verdict.WRONG
+    assert ids_of(judged(reference, wrong, beside="values"))[0] is Verdict.WRONG
 
 
 def test_without_numbers_what_no_honest_run_flips_is_wrong() -> None:
-    truth, _ = made()
-    assert ids_of(judged(truth, SWAPPED, beside=""))[0] is Verdict.WRONG
+    reference, _ = made()
+    assert ids_of(judged(reference, SWAPPED, beside=""))[0] is Verdict.WRONG
 
 
 def test_in_float32_no_order_is_another() -> None:
-    truth, _ = made()
-    judgement = judged(truth, SWAPPED, precision=Precision.FLOAT32)
+    reference, _ = made()
+    judgement = judged(reference, SWAPPED, precision=Precision.FLOAT32)
     verdict, words = ids_of(judgement)
     assert verdict is Verdict.WRONG and "41 stands for 40" in words
 
 
 def test_numbers_that_the_ids_are_not_the_largest_of_say_nothing() -> None:
-    truth, members = made()
+    reference, members = made()
     other = torch.randn(97, generator=torch.Generator().manual_seed(9))
-    ids = [run.float().topk(COUNT).indices for run in (truth, *members)]
+    ids = [run.float().topk(COUNT).indices for run in (reference, *members)]
     mine = torch.tensor(SWAPPED)
     assert rankings.numbers_of(mine, ids, [other] * 6) is None
-    assert rankings.numbers_of(mine, ids, [truth, *members[:4], other]) is None
-    assert rankings.numbers_of(mine, ids, [truth, *members]) is not None
+    assert rankings.numbers_of(mine, ids, [reference, *members[:4], other]) is None
+    assert rankings.numbers_of(mine, ids, [reference, *members]) is not None
 
 
 def test_what_goes_down_by_chance_says_nothing() -> None:
@@ -132,13 +132,13 @@ def test_what_goes_down_by_chance_says_nothing() -> None:
 
 def test_one_id_of_each_row_is_a_ranking_too() -> None:
     maker = torch.Generator().manual_seed(3)
-    truth = torch.randn(4, 97, generator=maker)
-    members = [truth + 0.01 * torch.randn(4, 97, generator=maker) for _ in range(5)]
-    ids = [run.argmax(-1) for run in (truth, *members)]
-    second = truth.topk(2).indices[:, 1]
+    reference = torch.randn(4, 97, generator=maker)
+    members = [reference + 0.01 * torch.randn(4, 97, generator=maker) for _ in range(5)]
+    ids = [run.argmax(-1) for run in (reference, *members)]
+    second = reference.topk(2).indices[:, 1]
     for row in range(4):
         mine = torch.where(torch.arange(4) == row, second, ids[0])
-        found = rankings.numbers_of(mine, ids, [truth, *members])
+        found = rankings.numbers_of(mine, ids, [reference, *members])
         assert found is not None and found.whole
         worst = rankings.weigh(mine, ids[0], found, BF16_LIMITS, Precision.BF16)
         assert worst is not None and (worst.chosen, worst.meant) == (

@@ -104,7 +104,7 @@ def test_a_rounding_after_a_blind_norm_is_no_contamination(named: str, kind: str
         twin=True,
         equal=(),
         prompt_ids=toy.IDS[:1],
-        truth_ids=toy.IDS[:1],
+        reference_ids=toy.IDS[:1],
         limits=FLOAT32_LIMITS,
         bitwise=True,
     )

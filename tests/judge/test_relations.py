@@ -59,19 +59,19 @@ def observed(
     }
 
 
-def test_an_equal_pair_must_be_equal_where_it_is_in_the_truth() -> None:
-    truth = observed(1.0) | observed(7.0, run="clean")
+def test_an_equal_pair_must_be_equal_where_it_is_in_the_reference() -> None:
+    reference = observed(1.0) | observed(7.0, run="clean")
     clean = observed(5.0, run="clean")
-    assert relations.equal_within(observed(1.0) | clean, truth, ("source", "arrived")).holds
-    broken = relations.equal_within(observed(1.001) | clean, truth, ("source", "arrived"))
+    assert relations.equal_within(observed(1.0) | clean, reference, ("source", "arrived")).holds
+    broken = relations.equal_within(observed(1.001) | clean, reference, ("source", "arrived"))
     assert not broken.holds and "edited/p0/s0/arrived.3" in broken.detail
-    assert relations.equal_within(observed(1.0) | clean, truth, ("source", "arrived.3")).holds
+    assert relations.equal_within(observed(1.0) | clean, reference, ("source", "arrived.3")).holds
 
 
 def test_a_pair_that_was_not_observed_does_not_hold() -> None:
-    truth = observed(1.0)
-    assert not relations.equal_within({}, truth, ("source", "arrived")).holds
-    assert not relations.equal_within(observed(1.0), truth, ("source", "other")).holds
+    reference = observed(1.0)
+    assert not relations.equal_within({}, reference, ("source", "arrived")).holds
+    assert not relations.equal_within(observed(1.0), reference, ("source", "other")).holds
     assert not relations.equal_within(observed(1.0), observed(2.0), ("source", "arrived")).holds
 
 
@@ -89,33 +89,33 @@ def streams(count: int, *, steps: bool = False) -> dict[Site, torch.Tensor]:
 
 
 def test_layers_that_hold_one_value_are_aliased() -> None:
-    truth = streams(5)
-    last = truth[Site("stream", layer=4)]
-    same = truth | {Site("stream", layer=i): last for i in (2, 3)}
-    found = relations.aliased(same, floors(truth))
+    reference = streams(5)
+    last = reference[Site("stream", layer=4)]
+    same = reference | {Site("stream", layer=i): last for i in (2, 3)}
+    found = relations.aliased(same, floors(reference))
     assert {site.layer for site in found} == {2, 3, 4}
-    assert relations.aliased(truth, floors(truth)) == {}
+    assert relations.aliased(reference, floors(reference)) == {}
 
 
 def test_a_pair_of_neighbours_is_another_layer_not_an_alias() -> None:
-    truth = streams(5)
-    pair = truth | {Site("stream", layer=3): truth[Site("stream", layer=4)]}
-    assert relations.aliased(pair, floors(truth)) == {}
+    reference = streams(5)
+    pair = reference | {Site("stream", layer=3): reference[Site("stream", layer=4)]}
+    assert relations.aliased(pair, floors(reference)) == {}
 
 
 def test_steps_that_all_hold_one_value_are_aliased_and_one_stale_step_is_not() -> None:
-    truth = streams(3, steps=True)
-    last = truth[Site("x", step=2)]
-    assert len(relations.aliased(dict.fromkeys(truth, last), floors(truth))) == 3
-    assert relations.aliased(truth | {Site("x", step=1): last}, floors(truth)) == {}
+    reference = streams(3, steps=True)
+    last = reference[Site("x", step=2)]
+    assert len(relations.aliased(dict.fromkeys(reference, last), floors(reference))) == 3
+    assert relations.aliased(reference | {Site("x", step=1): last}, floors(reference)) == {}
 
 
 def test_zeros_are_lost_values_and_no_alias() -> None:
-    truth = streams(4)
-    assert relations.aliased(dict.fromkeys(truth, torch.zeros(2, 8)), floors(truth)) == {}
+    reference = streams(4)
+    assert relations.aliased(dict.fromkeys(reference, torch.zeros(2, 8)), floors(reference)) == {}
 
 
-def test_what_the_truth_holds_equal_is_no_alias() -> None:
+def test_what_the_reference_holds_equal_is_no_alias() -> None:
     zeros = dict.fromkeys(streams(4), torch.zeros(2, 8))
     assert relations.aliased(zeros, floors(zeros)) == {}
 
@@ -123,10 +123,12 @@ def test_what_the_truth_holds_equal_is_no_alias() -> None:
 def test_a_layers_partner_may_be_the_next_ones() -> None:
     stream = {Site("stream", layer=i): torch.full((2, 2), float(i + 1)) for i in range(3)}
     given_ = {Site("input", layer=i): torch.full((2, 2), float(i)) for i in range(3)}
-    truth = stream | given_
-    held = relations.equal_within(truth, truth, ("stream", "input+1"))
+    reference = stream | given_
+    held = relations.equal_within(reference, reference, ("stream", "input+1"))
     assert held.holds and held.detail == "2 pairs"
-    broken = truth | {Site("input", layer=2): torch.full((2, 2), 2.5)}
-    found = relations.equal_within(broken, truth, ("stream", "input+1"))
+    broken = reference | {Site("input", layer=2): torch.full((2, 2), 2.5)}
+    found = relations.equal_within(broken, reference, ("stream", "input+1"))
     assert not found.holds and "p0/s0/stream.1 and p0/s0/input.2" in found.detail
-    assert not relations.equal_within(truth, truth, ("stream", "input")).holds, "no such pair"
+    assert not relations.equal_within(reference, reference, ("stream", "input")).holds, (
+        "no such pair"
+    )

@@ -17,7 +17,7 @@ from conformance.records import Answer, Precision, Site, Thresholds, Verdict
 
 TOKENS, LAYERS = 6, 3
 DRAW = torch.Generator().manual_seed(0)
-TRUTH = {
+REFERENCE = {
     **{f"p0/s0/stream.{layer}": torch.randn(TOKENS, 64, generator=DRAW) for layer in range(LAYERS)},
     "p0/s0/logits": torch.randn(97, generator=DRAW),
 }
@@ -31,21 +31,24 @@ def ties(*tokens: int, layer: int = 1) -> dict[str, Tensor]:
 
 def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
     """With another expert's output in these rows."""
-    candidate = {site: value * (1 + 1e-7) for site, value in TRUTH.items()}
+    candidate = {site: value * (1 + 1e-7) for site, value in REFERENCE.items()}
     for site, rows in off.items():
         if site.endswith("logits"):
             candidate[site] = candidate[site].flip(0)
         else:
             candidate[site][rows] += 0.3
-    runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in TRUTH.items()} for n in (-1, 1)}
+    runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in REFERENCE.items()} for n in (-1, 1)}
     reference = read_reference(
-        {"truth": TRUTH, "aux": tied, **runs}, twin=False, precision=Precision.FLOAT32, mixture=True
+        {"truth": REFERENCE, "aux": tied, **runs},
+        twin=False,
+        precision=Precision.FLOAT32,
+        mixture=True,
     )
     assert not isinstance(reference, str), reference
     ids = (tuple(range(TOKENS)),)
     limits = Thresholds().float32
     return judge_cell(
-        candidate, reference, twin=False, equal=(), prompt_ids=ids, truth_ids=ids, limits=limits
+        candidate, reference, twin=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
     )
 
 
@@ -77,10 +80,10 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
                 found[f"{run}/{name}"] = (value + size * effect[name] + noise).bfloat16()
         return found
 
-    truth = {f"clean/{name}": value for name, value in clean.items()}
-    truth |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
+    reference_values = {f"clean/{name}": value for name, value in clean.items()}
+    reference_values |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
     members = {member: observe(1.0) for member in ("a", "b", "c", "d")}
-    reference = read_reference({"truth": truth, **members}, twin=True, mixture=True)
+    reference = read_reference({"truth": reference_values, **members}, twin=True, mixture=True)
     assert not isinstance(reference, str)
     candidate = observe(write)
     if spoil:
@@ -92,7 +95,7 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
         twin=True,
         equal=(),
         prompt_ids=ids,
-        truth_ids=ids,
+        reference_ids=ids,
         limits=Thresholds().bf16,
         alone=False,
     )

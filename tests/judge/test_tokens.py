@@ -20,16 +20,16 @@ def logits(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def members(truth: torch.Tensor, noise: float) -> torch.Tensor:
+def members(reference: torch.Tensor, noise: float) -> torch.Tensor:
     """Four runs whose logit 1 is off by ±noise against the reference."""
-    found = truth.repeat(4, 1)
+    found = reference.repeat(4, 1)
     found[:, 1] += torch.tensor([noise, -noise, noise, -noise], dtype=torch.float64)
     return found
 
 
 def test_the_best_token_is_no_flip() -> None:
-    truth = logits(1.0, 5.0, 3.0)
-    choice = tokens.choice(1, truth, members(truth, 0.1), LIMITS)
+    reference = logits(1.0, 5.0, 3.0)
+    choice = tokens.choice(1, reference, members(reference, 0.1), LIMITS)
     assert not choice.flipped and choice.benign and choice.best == 1
 
 
@@ -37,8 +37,8 @@ def test_the_best_token_is_no_flip() -> None:
 def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
     margin: float, benign: bool
 ) -> None:
-    truth = logits(1.0, 1.0 + margin, -9.0)
-    choice = tokens.choice(0, truth, members(truth, 0.1), LIMITS)
+    reference = logits(1.0, 1.0 + margin, -9.0)
+    choice = tokens.choice(0, reference, members(reference, 0.1), LIMITS)
     assert choice.flipped and choice.benign is benign
     assert choice.noise == pytest.approx(0.1)
 
@@ -46,15 +46,15 @@ def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
 @pytest.mark.parametrize(("margin", "benign"), [(0.24, True), (0.26, False)])
 def test_the_noise_is_at_least_one_bf16_step(margin: float, benign: bool) -> None:
     """At 8 to 16 a step is 1/16: four of them are a quarter."""
-    truth = logits(10.0, 10.0 + margin, -9.0)
-    choice = tokens.choice(0, truth, members(truth, 0.0), LIMITS)
+    reference = logits(10.0, 10.0 + margin, -9.0)
+    choice = tokens.choice(0, reference, members(reference, 0.0), LIMITS)
     assert choice.noise == 1 / 16 and choice.benign is benign
 
 
 def test_the_threshold_is_the_given_one() -> None:
-    truth = logits(1.0, 1.5, -9.0)
-    assert tokens.choice(0, truth, members(truth, 0.1), replace(LIMITS, margin=6)).benign
-    assert not tokens.choice(0, truth, members(truth, 0.1), LIMITS).benign
+    reference = logits(1.0, 1.5, -9.0)
+    assert tokens.choice(0, reference, members(reference, 0.1), replace(LIMITS, margin=6)).benign
+    assert not tokens.choice(0, reference, members(reference, 0.1), LIMITS).benign
 
 
 def test_the_chance_of_a_flip_follows_the_margin() -> None:
@@ -79,8 +79,8 @@ def test_at_least_is_the_poisson_binomial(chances: list[float]) -> None:
 
 
 def flip(margin: float) -> tokens.TokenChoice:
-    truth = logits(1.0, 1.0 + margin, -9.0)
-    return tokens.choice(0, truth, members(truth, 0.1), LIMITS)
+    reference = logits(1.0, 1.0 + margin, -9.0)
+    return tokens.choice(0, reference, members(reference, 0.1), LIMITS)
 
 
 def test_one_excusable_flip_is_excused_and_many_are_not() -> None:
@@ -108,13 +108,13 @@ def test_a_greedy_token_is_the_largest_of_its_own_logits(token: int, holds: bool
     """However near the runner-up is: no tolerance."""
     logits_at, tokens_at = Site("logits", 0, 3), Site("tokens", 0, 3)
     own = logits(0.0, 5.0, 5.0 - 1e-9)
-    truth = {logits_at: own, tokens_at: torch.tensor([1])}
-    greedy = tokens.greedy_sites(truth)
+    reference = {logits_at: own, tokens_at: torch.tensor([1])}
+    greedy = tokens.greedy_sites(reference)
     found = tokens.follow_logits({logits_at: own, tokens_at: torch.tensor([token])}, greedy)
     assert found is not None and found.holds is holds
 
 
-def test_what_is_forced_on_the_truth_need_not_be_the_largest() -> None:
+def test_what_is_forced_on_the_reference_need_not_be_the_largest() -> None:
     logits_at, tokens_at = Site("logits", 0, 0), Site("tokens", 0, 0)
     own = {logits_at: logits(0.0, 5.0), tokens_at: torch.tensor([0])}
     assert tokens.follow_logits(own, tokens.greedy_sites(own)) is None
@@ -129,7 +129,7 @@ def test_equal_logits_are_all_the_largest() -> None:
 
 
 def test_a_step_of_float32_is_far_finer() -> None:
-    truth = logits(10.0, 10.0 + 1e-3, -9.0)
+    reference = logits(10.0, 10.0 + 1e-3, -9.0)
     limits = replace(LIMITS, margin=100.0)
-    choice = tokens.choice(0, truth, members(truth, 0.0), limits, Precision.FLOAT32)
+    choice = tokens.choice(0, reference, members(reference, 0.0), limits, Precision.FLOAT32)
     assert choice.noise == 2.0**-20 and not choice.benign

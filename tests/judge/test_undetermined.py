@@ -22,22 +22,25 @@ def judged(
     candidate: Tensor,
     *honest: Tensor,
     precision: Precision = Precision.FLOAT32,
-    truth: Tensor = ROWS,
+    reference: Tensor = ROWS,
     numberless: bool = False,
 ) -> Judgement:
     way = "float32" if precision is Precision.FLOAT32 else "bf16"
     ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(honest)}
-    reference = read_reference(
-        {"truth": {SITE: truth}, **ways}, twin=False, precision=precision, numberless=numberless
+    prepared = read_reference(
+        {"truth": {SITE: reference}, **ways},
+        twin=False,
+        precision=precision,
+        numberless=numberless,
     )
-    assert not isinstance(reference, str), reference
+    assert not isinstance(prepared, str), prepared
     return judge_cell(
         {SITE: candidate},
-        reference,
+        prepared,
         twin=False,
         equal=(),
         prompt_ids=((1, 2, 3),),
-        truth_ids=((1, 2, 3),),
+        reference_ids=((1, 2, 3),),
         limits=Thresholds().of(precision),
     )
 
@@ -81,10 +84,10 @@ ABOUT = (ROWS * (1 - 1e-7), ROWS * (1 + 1e-7))
 
 @pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
 def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(value: float) -> None:
-    truth, honest = masked(ROWS, value), [masked(one, value) for one in ABOUT]
-    found = judged(masked(ROWS * (1 + 2e-7), value), *honest, truth=truth, numberless=True)
+    reference, honest = masked(ROWS, value), [masked(one, value) for one in ABOUT]
+    found = judged(masked(ROWS * (1 + 2e-7), value), *honest, reference=reference, numberless=True)
     assert found.verdict is Verdict.MATCH, found.reason
-    wrong = judged(masked(ROWS * 1.5, value), *honest, truth=truth, numberless=True)
+    wrong = judged(masked(ROWS * 1.5, value), *honest, reference=reference, numberless=True)
     assert wrong.verdict is Verdict.WRONG
 
 
@@ -105,8 +108,8 @@ def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(val
 def test_what_is_no_number_on_one_side_alone_is_named(
     spoil: Callable[[Tensor], Tensor], words: str
 ) -> None:
-    truth, honest = masked(ROWS), [masked(one) for one in ABOUT]
-    found = judged(spoil(truth), *honest, truth=truth, numberless=True)
+    reference, honest = masked(ROWS), [masked(one) for one in ABOUT]
+    found = judged(spoil(reference), *honest, reference=reference, numberless=True)
     assert found.verdict is Verdict.NONFINITE
     assert words in found.reason
 
@@ -115,12 +118,14 @@ def test_what_honest_runs_have_no_number_in_at_other_places_proves_nothing() -> 
     found = judged(ROWS, ROWS, masked(ROWS, math.nan), numberless=True)
     assert found.verdict is Verdict.UNKNOWN and HONEST_RUNS_DIFFER in found.reason
     none = ROWS * math.nan
-    found = judged(none, none, none, truth=none, numberless=True)
+    found = judged(none, none, none, reference=none, numberless=True)
     assert found.verdict is Verdict.UNKNOWN and NO_NUMBER in found.reason
 
 
-def test_a_scenarios_truth_has_to_be_finite() -> None:
-    truth = masked(ROWS)
-    ways = {f"float32_{number}": {SITE: truth} for number in range(2)}
-    read = read_reference({"truth": {SITE: truth}, **ways}, twin=False, precision=Precision.FLOAT32)
+def test_a_scenarios_reference_has_to_be_finite() -> None:
+    reference = masked(ROWS)
+    ways = {f"float32_{number}": {SITE: reference} for number in range(2)}
+    read = read_reference(
+        {"truth": {SITE: reference}, **ways}, twin=False, precision=Precision.FLOAT32
+    )
     assert isinstance(read, str) and "not finite" in read

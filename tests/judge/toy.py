@@ -196,7 +196,7 @@ def judge(
         twin=twin,
         equal=equal,
         prompt_ids=ids,
-        truth_ids=IDS,
+        reference_ids=IDS,
         limits=limits or BF16_LIMITS,
         bitwise=bitwise,
         equal_alone=equal_alone,

@@ -1,4 +1,4 @@
-"""Truths that were confirmed before, and why a column's deviation is then the engine's."""
+"""References that were confirmed before, and why a column's deviation is then the engine's."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def engine(run: RunFolder, column: Column, off: float, definition: str = "Llama"
     run.write_cell(MODEL.id, folder, CASE, Outcome(Status.OK), {SITE: LOGITS + off * noise})
 
 
-def test_the_very_truth_of_an_earlier_run_is_remembered() -> None:
+def test_the_very_reference_of_an_earlier_run_is_remembered() -> None:
     assert "LlamaForCausalLM with vllm 0.32.0" in remembered(MODEL, {SITE: LOGITS})
     assert remembered(MODEL, {SITE: LOGITS * (1 + 1e-6)})
 
 
 @pytest.mark.parametrize(
-    ("model", "truth"),
+    ("model", "reference"),
     [
         (MODEL, {SITE: LOGITS + 0.01 * torch.arange(300)}),  # transformers has changed
         (MODEL, {}),
@@ -76,10 +76,10 @@ def test_the_very_truth_of_an_earlier_run_is_remembered() -> None:
         (Model("m", "qwen2", ()), {SITE: LOGITS}),
     ],
 )
-def test_another_truth_was_confirmed_by_nobody(
-    model: Model, truth: dict[str, torch.Tensor]
+def test_another_reference_was_confirmed_by_nobody(
+    model: Model, reference: dict[str, torch.Tensor]
 ) -> None:
-    assert remembered(model, truth) == ""
+    assert remembered(model, reference) == ""
 
 
 def test_a_damaged_file_is_said_with_its_path(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_a_damaged_file_is_said_with_its_path(tmp_path: Path) -> None:
         ledger(path)
 
 
-def test_hf_runs_the_code_that_the_truth_is(run: RunFolder) -> None:
+def test_hf_runs_the_code_that_the_reference_is(run: RunFolder) -> None:
     assert "transformers' own code" in confirmed(run, MODEL, [HF], HF)
     engine(run, ONE, 0.5, "TransformersForCausalLM")
     assert "transformers' own code" in confirmed(run, MODEL, [ONE], ONE)
 
 
-def test_another_column_of_the_engine_stands_behind_the_truth(
+def test_another_column_of_the_engine_stands_behind_the_reference(
     run: RunFolder, own_ledger: Path
 ) -> None:
     own_ledger.write_text(to_json(Ledger(())), encoding="utf-8")

@@ -142,9 +142,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
         cells.append(1)
         return judge_cell(*args, **more)  # type: ignore[arg-type]
 
-    def compute(truths: list[Tensor], *args: object, **more: object) -> object:
-        floors.extend(truths)
-        return made(truths, *args, **more)  # type: ignore[arg-type]
+    def compute(references: list[Tensor], *args: object, **more: object) -> object:
+        floors.extend(references)
+        return made(references, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(one_case, "judge_cell", judge)
     monkeypatch.setattr(floor, "floors", compute)

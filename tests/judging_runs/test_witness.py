@@ -1,4 +1,4 @@
-"""Who stands behind a model's truth, from stored observations."""
+"""Who stands behind a model's reference, from stored observations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.judging_runs.witness import truth_of
+from conformance.judging_runs.witness import find_confirmation
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -48,26 +48,26 @@ def engine(run: RunFolder, definition: str, off: float, status: Status = Status.
 
 
 @pytest.mark.parametrize(("off", "witness"), [(5e-6, Witness.CONFIRMED), (3e-4, Witness.DISAGREES)])
-def test_a_definition_of_its_own_confirms_the_truth_or_disagrees(
+def test_a_definition_of_its_own_confirms_the_reference_or_disagrees(
     run: RunFolder, off: float, witness: Witness
 ) -> None:
     engine(run, "LlamaForCausalLM", off)
-    found = truth_of(run, MODEL, [HF, VLLM])
+    found = find_confirmation(run, MODEL, [HF, VLLM])
     assert found.witness is witness and "LlamaForCausalLM" in found.words
     assert found.distance is not None and found.floor is not None and found.prompts == 1
 
 
 def test_transformers_own_code_in_the_engine_is_no_second_witness(run: RunFolder) -> None:
     engine(run, "TransformersForCausalLM", 0.0)
-    found = truth_of(run, MODEL, [HF, VLLM])
+    found = find_confirmation(run, MODEL, [HF, VLLM])
     assert found.witness is Witness.SHARED and found.distance is None
 
 
 def test_a_refusal_is_said_in_its_words(run: RunFolder) -> None:
     engine(run, "", 0.0, Status.UNSUPPORTED)
-    found = truth_of(run, MODEL, [VLLM])
+    found = find_confirmation(run, MODEL, [VLLM])
     assert found.witness is Witness.UNKNOWN and "its own words" in found.words
 
 
-def test_the_hf_column_shares_the_truths_code_and_is_no_witness(run: RunFolder) -> None:
-    assert truth_of(run, MODEL, [HF]).witness is Witness.UNKNOWN
+def test_the_hf_column_shares_the_references_code_and_is_no_witness(run: RunFolder) -> None:
+    assert find_confirmation(run, MODEL, [HF]).witness is Witness.UNKNOWN

@@ -76,7 +76,7 @@ def test_the_reference_has_a_columns_time_for_each_of_its_ways(
     reference.precisions, reference.scenario = sorted(Precision), ""
     reference.modules = MagicMock()
     model = MagicMock(modules=())
-    reference.members = dict.fromkeys((ensemble.TRUTH, *ways), model)
+    reference.members = dict.fromkeys((ensemble.REFERENCE_RUN, *ways), model)
     monkeypatch.setattr(reference, "_weights", lambda member: None)
     folder = GroupFolder(reference.job.folder)
     folder.path.mkdir(parents=True)

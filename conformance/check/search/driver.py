@@ -26,7 +26,7 @@ from conformance.check.search.place import Place
 from conformance.check.search.program import ParsedFile, is_python
 from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
-from conformance.check.search.trial import FileReference, Tried, same_truth
+from conformance.check.search.trial import FileReference, Tried, have_same_reference
 from conformance.check.values.compare import zeros
 from conformance.inputs.user_file import UserFile
 from conformance.records import Case, Precision, Status
@@ -107,8 +107,8 @@ class Search:
     def _mean_instead(self, text: str, words: str) -> Generator[Request, None, None]:
         """Replace the reference by another version of `hf`, if transformers can run it."""
         case = self._case(text, "hf")
-        yield {self.place.job(self.place.truth): self._further([case])}
-        if seen := self.place.seen(self.place.truth, case.key):
+        yield {self.place.job(self.place.reference): self._further([case])}
+        if seen := self.place.seen(self.place.reference, case.key):
             self.reference = FileReference(seen)
             self.file = replace(self.file, text=text)
             self.note = words
@@ -300,18 +300,18 @@ class Search:
         whether it agrees everywhere, and whether transformers' results are those of the file.
         """
         texts = best.text, with_other_prompts(best.text)
-        truths = [self._case(text, self.file.function_for("hf")) for text in texts]
+        cases = [self._case(text, self.file.function_for("hf")) for text in texts]
         known = without_vllm(best.text) == without_vllm(self.file.text)
         mine = [self._case(text, self.file.function_for("vllm")) for text in texts]
         single, half = (gathered_in(self.backend, precision) for precision in Precision)
         yield {
-            self.place.job(self.place.truth): self._further(truths[known:]),
+            self.place.job(self.place.reference): self._further(cases[known:]),
             self.place.job(single): self._further(mine),
             self.place.job(half): self._further(mine[:1]),
         }
-        own, others = (self.place.seen(self.place.truth, case.key) for case in truths)
+        own, others = (self.place.seen(self.place.reference, case.key) for case in cases)
         own = dict(self.reference.seen) if known else own
-        if not own or not same_truth(own, self.reference.seen) or zeros(own)[1]:
+        if not own or not have_same_reference(own, self.reference.seen) or zeros(own)[1]:
             return False
         ran = [(texts[0], mine[0], precision, own) for precision in Precision]
         if others:

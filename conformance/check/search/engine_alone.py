@@ -40,8 +40,8 @@ def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
     case = replace(place, prompts=PAIR).case(CLEAN, "clean", "trace", place.tries / "clean.py")
     folder = gathered_in(backend, Precision.FLOAT32)
     further = Further((case,), _SECONDS)
-    yield {place.job(place.truth): further, place.job(folder): further}
-    outcome, seen = place.outcome(folder, case.key), place.seen(place.truth, case.key)
+    yield {place.job(place.reference): further, place.job(folder): further}
+    outcome, seen = place.outcome(folder, case.key), place.seen(place.reference, case.key)
     if outcome.status is not Status.OK or not seen:
         return ""  # the error of the user's file says more about such an engine
     mine = place.seen(folder, case.key)

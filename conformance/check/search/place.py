@@ -16,11 +16,11 @@ from conformance.store import RunFolder
 
 @dataclass(frozen=True)
 class Place:
-    """The run folder of a check, its model and prompts. `truth` is the folder of transformers."""
+    """The run folder, model and prompts of a check. `reference` is the folder of transformers."""
 
     run: RunFolder
     model: str
-    truth: str
+    reference: str
     prompts: tuple[str, ...]
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -61,5 +61,5 @@ class Place:
     @property
     def layer_list(self) -> str:
         """The path of the layer list in transformers' model, "" if unknown."""
-        group = self.group(self.truth)
+        group = self.group(self.reference)
         return str(group.identity.get("layer_list", "")) if group else ""

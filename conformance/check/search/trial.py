@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from conformance.check.values import compare, relations
-from conformance.check.values.compare import UNNAMED, Compared, Truth, Values
+from conformance.check.values.compare import UNNAMED, Compared, PrecisionReference, Values
 from conformance.check.values.divergence import rows_off
 from conformance.check.values.naming import Names
 from conformance.records import Outcome, Precision, Site, Status
@@ -47,14 +47,14 @@ class FileReference:
     """The observations of a file on transformers, with a cache of what is computed from them."""
 
     seen: Values
-    _truths: dict[Precision, Truth] = field(default_factory=dict)
+    _by_precision: dict[Precision, PrecisionReference] = field(default_factory=dict)
 
-    def truth(self, precision: Precision) -> Truth:
+    def in_precision(self, precision: Precision) -> PrecisionReference:
         """Return transformers' runs for comparisons in one precision."""
-        if precision not in self._truths:
+        if precision not in self._by_precision:
             members = compare.honest(self.seen, precision)
-            self._truths[precision] = compare.read_truth(members, precision)
-        return self._truths[precision]
+            self._by_precision[precision] = compare.build_reference(members, precision)
+        return self._by_precision[precision]
 
     def judge(
         self,
@@ -65,8 +65,8 @@ class FileReference:
     ) -> Compared:
         """Compare an engine's observations with transformers', in one precision."""
         ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, self.seen))
-        returned, truth = compare.returned(mine), self.truth(precision)
-        return compare.compare(returned, truth, (ours, theirs), names, order)
+        returned, reference = compare.returned(mine), self.in_precision(precision)
+        return compare.compare(returned, reference, (ours, theirs), names, order)
 
     def try_of(
         self,
@@ -94,8 +94,8 @@ class FileReference:
 
     def missing(self, mine: Values) -> set[str]:
         """Return the names that only one side returns."""
-        truth = self.truth(Precision.FLOAT32).members["truth"]
-        theirs = {Site.parse(site).name for site in truth}
+        reference = self.in_precision(Precision.FLOAT32).members["truth"]
+        theirs = {Site.parse(site).name for site in reference}
         return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
 
     def _depth(self, mine: Values) -> float:
@@ -113,11 +113,11 @@ class FileReference:
 
     def _distance(self, mine: Values) -> float:
         """Return the sum of the values' relative distances, each at most 2."""
-        honest = self.truth(Precision.FLOAT32).members
+        honest = self.in_precision(Precision.FLOAT32).members
         alike, _ = compare.made_alike(compare.returned(mine), honest)
         off = (
-            relations.distance(alike[site], truth) if site in alike else None
-            for site, truth in honest["truth"].items()
+            relations.distance(alike[site], reference) if site in alike else None
+            for site, reference in honest["truth"].items()
         )
         return sum(2.0 if one is None else min(one, 2.0) for one in off)
 
@@ -129,7 +129,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
     return float((~rows_off(ours, theirs)).double().mean())
 
 
-def same_truth(one: Values, other: Values) -> bool:
+def have_same_reference(one: Values, other: Values) -> bool:
     """Return whether two versions of a file return the same values on transformers."""
     first, second = (compare.honest(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(

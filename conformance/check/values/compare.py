@@ -20,7 +20,7 @@ from conformance.check.values.relations import FITTED
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
-from conformance.judge.reference import TRUTH, ReferenceRuns, read_reference
+from conformance.judge.reference import REFERENCE_RUN, ReferenceRuns, read_reference
 from conformance.records import Answer, Judged, Precision, Site, Thresholds, Verdict
 from conformance.shortening import few
 
@@ -59,14 +59,14 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
     for key, value in seen.items():
         way, _, site = key.partition("|")
         kind, _, name = way.partition(":")
-        if name == TRUTH or (name and kind == precision):
-            begin = FLOAT32_WAY if name != TRUTH and precision is Precision.FLOAT32 else ""
+        if name == REFERENCE_RUN or (name and kind == precision):
+            begin = FLOAT32_WAY if name != REFERENCE_RUN and precision is Precision.FLOAT32 else ""
             found.setdefault(f"{begin}{name}", {})[plain(site)] = value
     return found
 
 
 @dataclass(frozen=True)
-class Truth:
+class PrecisionReference:
     """Transformers' runs by member, and the judge's reference from them or why there is none."""
 
     members: Mapping[str, Mapping[str, Tensor]]
@@ -74,11 +74,13 @@ class Truth:
     precision: Precision
 
 
-def read_truth(members: Mapping[str, Mapping[str, Tensor]], precision: Precision) -> Truth:
+def build_reference(
+    members: Mapping[str, Mapping[str, Tensor]], precision: Precision
+) -> PrecisionReference:
     """Return the judge's reference from transformers' runs, for use in several comparisons."""
     apart = {name: _by_step(values) for name, values in members.items()}
     read = read_reference(apart, twin=False, precision=precision, numberless=True)
-    return Truth(members, read, precision)
+    return PrecisionReference(members, read, precision)
 
 
 def returned(seen: Values) -> dict[str, Tensor]:
@@ -90,10 +92,10 @@ def zeros(seen: Values) -> tuple[list[Site], bool]:
     """Return the sites whose values are all 0 on transformers, and whether there are no others: if
     so, the trace cannot show a difference.
     """
-    truth = honest(seen, Precision.FLOAT32)[TRUTH]
-    numbers = {site: value for site, value in truth.items() if value.is_floating_point()}
+    reference = honest(seen, Precision.FLOAT32)[REFERENCE_RUN]
+    numbers = {site: value for site, value in reference.items() if value.is_floating_point()}
     blank = [Site.parse(site) for site, value in numbers.items() if not bool(value.any())]
-    return blank, bool(blank) and len(blank) == len(truth)
+    return blank, bool(blank) and len(blank) == len(reference)
 
 
 def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
@@ -119,7 +121,7 @@ def _joined(text: str) -> str:
 
 def compare(
     mine: Mapping[str, Tensor],
-    truth: Truth,
+    reference: PrecisionReference,
     ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     names: Names = UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
@@ -127,26 +129,26 @@ def compare(
     """Judge one column. `ids` are the prompts' token ids on the engine and on transformers, `names`
     the user's names for the values. `order` is a sort key by order of computation, where known.
     """
-    alike, notes = made_alike(mine, truth.members, names)
+    alike, notes = made_alike(mine, reference.members, names)
     ours, theirs = (tuple(tuple(one) for one in side) for side in ids)
     # The same prompts may run in any order: numbers show a value of the wrong prompt.
     ours = theirs if sorted(ours) == sorted(theirs) else ours
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
-    if isinstance(truth.read, str):
-        return Compared(unknown(f"transformers' own runs do not fit together: {truth.read}"))
+    if isinstance(reference.read, str):
+        return Compared(unknown(f"transformers' own runs do not fit together: {reference.read}"))
     judgement = judge_cell(
         _by_step(alike),
-        truth.read,
+        reference.read,
         twin=False,
         equal=(),
         prompt_ids=ours,
-        truth_ids=theirs,
-        limits=Thresholds().of(truth.precision),
+        reference_ids=theirs,
+        limits=Thresholds().of(reference.precision),
         alone=False,
         explain=False,  # `identify` searches all that the model computed instead
     )
-    called = [_as_seen(one, truth.precision) for one in judgement.observations]
+    called = [_as_seen(one, reference.precision) for one in judgement.observations]
     observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
     said = judgement.reason if judgement.harness else in_words(observations, names)
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
@@ -192,17 +194,19 @@ def made_alike(
     """Return an engine's values in the reference's form, and notes on the changes: leading axes of
     size 1, wider number types, and lists of equal shapes in the place of one tensor.
     """
-    truth = reference.get(TRUTH, {})
-    mine, listed = _listed_alike(mine, truth, names)
+    reference_values = reference.get(REFERENCE_RUN, {})
+    mine, listed = _listed_alike(mine, reference_values, names)
     found: dict[str, Tensor] = dict(mine)
     reshaped: dict[str, str] = {}
-    for name in sorted(mine.keys() & truth.keys()):
-        value, known = mine[name], truth[name]
+    for name in sorted(mine.keys() & reference_values.keys()):
+        value, known = mine[name], reference_values[name]
         if value.shape != known.shape and squeezed(value) == squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
             reshaped.setdefault(f"`{names.whole(Site.parse(name))}`", shapes)
             found[name] = value.reshape(known.shape)
-        honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
+        honest_run = next(
+            (run[name] for way, run in reference.items() if way != REFERENCE_RUN), known
+        )
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
     said = []
@@ -215,17 +219,17 @@ def made_alike(
 
 
 def _listed_alike(
-    mine: Mapping[str, Tensor], truth: Mapping[str, Tensor], names: Names
+    mine: Mapping[str, Tensor], reference: Mapping[str, Tensor], names: Names
 ) -> tuple[Mapping[str, Tensor], tuple[str, ...]]:
     """Return the values with lists stacked to one tensor, and tensors split to lists, as in the
     reference; and a note on each.
     """
     found, said = dict(mine), []
-    ours, theirs = _entries(mine), _entries(truth)
+    ours, theirs = _entries(mine), _entries(reference)
     for place in ours.keys() & theirs.keys():
         listed = len(ours[place]) > 1  # on the engine: then transformers has one tensor
         many, [one, *others] = (ours[place], theirs[place])[:: 1 if listed else -1]
-        values, known = (mine, truth) if listed else (truth, mine)
+        values, known = (mine, reference) if listed else (reference, mine)
         shapes = {values[key].shape for key in many}
         if others or len(many) < 2 or len(shapes) > 1:
             continue

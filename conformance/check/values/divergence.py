@@ -53,9 +53,9 @@ def rows_off(rows: Tensor, other: Tensor) -> Tensor:
     return found
 
 
-def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int, int]:
+def pairs(mine: Mapping[Site, Tensor], reference: Mapping[Site, Tensor]) -> dict[int, int]:
     """Map the engine's sequences to transformers' ones with the same prompt ids, in order."""
-    waiting, found = prompts(truth), dict[int, int]()
+    waiting, found = prompts(reference), dict[int, int]()
     for sequence, ids in prompts(mine).items():
         alike = [other for other, its in waiting.items() if its == ids]
         for other in alike[:1]:
@@ -70,12 +70,12 @@ def parting(
     """Return the first difference of the streams, by step, sequence and layer. `mine` are the
     engine's streams and ids, `seen` all observations on transformers, `known` their catalogue.
     """
-    truth = layers(seen)
-    same = pairs(mine, truth)
+    reference = layers(seen)
+    same = pairs(mine, reference)
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
         other = replace(site, prompt=same[site.prompt])
-        far = rows_off(mine[site], truth.get(other, mine[site]))
+        far = rows_off(mine[site], reference.get(other, mine[site]))
         if not bool(far.any()):
             continue
         kind, words = _cause(mine, seen, known, site, other)
@@ -98,14 +98,14 @@ def _cause(
     If the stream that transformers' layer returned in the edited run differs from the clean run's,
     an earlier write has changed the layer, and the difference there explains nothing.
     """
-    truth, natural = layers(seen), layers(seen, "natural")
-    place = _first_alike(other.prompt, truth), site.step
+    reference, natural = layers(seen), layers(seen, "natural")
+    place = _first_alike(other.prompt, reference), site.step
     clean = {
         each.layer: rows
         for each, rows in layers(seen, "clean").items()
         if each.name == "stream" and (each.prompt, each.step) == place
     }
-    ours, theirs, base = mine[site], truth[other], clean.get(site.layer)
+    ours, theirs, base = mine[site], reference[other], clean.get(site.layer)
     if (
         base is None
         or base.shape != ours.shape
@@ -125,13 +125,13 @@ def _cause(
         return _other_tokens(made, meant, far) or half or _gained(*rows)
     # In later steps, attention carries earlier writes on, so layers explain nothing there.
     if not site.step:
-        wrote, due = _first_written(mine, site, clean), _first_written(truth, other, clean)
+        wrote, due = _first_written(mine, site, clean), _first_written(reference, other, clean)
         if wrote is not None and due is not None:
             return (
                 "other-layer",
                 f"the write is at layer {wrote}, and on transformers at layer {due}",
             )
-    step = f" in step {site.step}" if any(one.step for one in truth) else ""
+    step = f" in step {site.step}" if any(one.step for one in reference) else ""
     if not bool(made.any()):
         return "dropped", f"the write had no effect{step}"
     return "elsewhere", f"on transformers nothing is written{step}"
@@ -175,12 +175,12 @@ def _gained(ours: Tensor, theirs: Tensor, clean: Tensor) -> tuple[str, str]:
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"
 
 
-def _first_alike(sequence: int, truth: Mapping[Site, Tensor]) -> int:
+def _first_alike(sequence: int, reference: Mapping[Site, Tensor]) -> int:
     """Return the first sequence with the same tokens, the only one with clean values."""
     tokens: dict[int, list[int]] = defaultdict(list)
-    for site in sorted(truth, key=lambda one: one.step):
+    for site in sorted(reference, key=lambda one: one.step):
         if site.name == "ids":
-            tokens[site.prompt] += truth[site].flatten().tolist()
+            tokens[site.prompt] += reference[site].flatten().tolist()
     mine = tokens.get(sequence)
     return min((number for number, one in tokens.items() if one == mine), default=sequence)
 

@@ -27,25 +27,25 @@ def alike(mine: Tensor, other: Tensor) -> bool:
     return near(rows(mine), rows(other))
 
 
-def distance(mine: Tensor, truth: Tensor) -> float | None:
-    """Return the relative distance to `truth` in the Euclidean norm, over the entries that are
+def distance(mine: Tensor, reference: Tensor) -> float | None:
+    """Return the relative distance to `reference` in the Euclidean norm, over the entries that are
     finite in both. None for different shapes, or values that are not floats.
     """
-    if mine.shape != truth.shape or not mine.is_floating_point() or not mine.numel():
+    if mine.shape != reference.shape or not mine.is_floating_point() or not mine.numel():
         return None
-    ours, theirs = mine.double(), truth.double()
+    ours, theirs = mine.double(), reference.double()
     numbers = ours.isfinite() & theirs.isfinite()
     size = theirs[numbers].norm()
     return float((ours - theirs)[numbers].norm() / size) if size else None
 
 
-def multiple(mine: Tensor, truth: Tensor, allowed: float = SAME) -> float | None:
-    """Return the factor by which `mine` is a multiple of `truth`, None if it is not, by more than
-    `allowed` of its norm.
+def multiple(mine: Tensor, reference: Tensor, allowed: float = SAME) -> float | None:
+    """Return the factor by which `mine` is a multiple of `reference`, None if it is not, by more
+    than `allowed` of its norm.
     """
-    if mine.shape != truth.shape or not mine.is_floating_point() or mine.numel() < FITTED:
+    if mine.shape != reference.shape or not mine.is_floating_point() or mine.numel() < FITTED:
         return None
-    ours, theirs = mine.double(), truth.double()
+    ours, theirs = mine.double(), reference.double()
     gain = float((ours * theirs).sum() / theirs.square().sum().clamp_min(1e-30))
     if abs(gain) < 1e-6:
         return None

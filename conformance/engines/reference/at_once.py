@@ -37,10 +37,10 @@ class TestedGenerations:
         return self._agrees.get(generation, dtype is torch.float32)
 
     def note(
-        self, generation: Generation, logits: Sequence[Tensor], truth: Sequence[Tensor]
+        self, generation: Generation, logits: Sequence[Tensor], reference: Sequence[Tensor]
     ) -> bool:
         """Compare the logits [vocabulary] of every step; return whether they agree."""
-        far = max(_relative(own, other) for own, other in zip(logits, truth, strict=True))
+        far = max(_relative(own, other) for own, other in zip(logits, reference, strict=True))
         self._agrees[generation] = far <= self._allowed
         return self._agrees[generation]
 

@@ -118,13 +118,13 @@ def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branch
     return Branches(modules)
 
 
-def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
+def observed(reference: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
     """Return the branches that belong to the reference's observations, by `str(Site)`.
 
     Only for runs without edits, which are identified by the exact bits of their streams. Values
     that follow from the observations are left out: attention, if the layer's input is observed.
     """
-    sites = {Site.parse(name): value for name, value in truth.items()}
+    sites = {Site.parse(name): value for name, value in reference.items()}
     observed: dict[Site, Tensor] = {}
     for site, value in sites.items():
         step = None if site.run == "edited" else _of_run(site, value, runs)

@@ -31,7 +31,7 @@ from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
-    TRUTH,
+    REFERENCE_RUN,
     EnsembleMember,
     members,
     score_caps,
@@ -54,7 +54,7 @@ AGREEMENT = 100.0
 FINER = 2.0**-16
 
 
-class TruthRejected(Exception):
+class ReferenceRejected(Exception):
     """Two float32 computations disagree, so nothing can be judged by them."""
 
 
@@ -77,18 +77,19 @@ class ReferenceEngine:
         self.scenario = ""
         self.norms: tuple[float, ...] = ()
         self.norms = tuple(
-            float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
+            float(rows.norm(dim=-1).median())
+            for rows in self._probe(REFERENCE_RUN).stream[0].values()
         )
         #: The relative distance that two float32 computations may have.
-        self.allowed = self._allowed(self._probe(TRUTH))
+        self.allowed = self._allowed(self._probe(REFERENCE_RUN))
         self.tried = TestedGenerations(self.allowed)
         self.disagreement = self._disagreement(members(sdpa=sdpa))
         self.fresh = self._logits()
 
-    def _allowed(self, truth: PromptRun) -> float:
+    def _allowed(self, reference: PromptRun) -> float:
         """Return the allowed distance between two float32 computations of the probe."""
-        bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
-        return AGREEMENT * FINER * max(relative(bf16, truth.logits[0]), ROUNDING)
+        bf16 = self._probe(replace(REFERENCE_RUN, dtype=torch.bfloat16)).logits[0].float()
+        return AGREEMENT * FINER * max(relative(bf16, reference.logits[0]), ROUNDING)
 
     def _disagreement(self, ensemble: Sequence[EnsembleMember]) -> float:
         """Return the largest distance between the baseline runs in float32, where rounding explains
@@ -96,15 +97,15 @@ class ReferenceEngine:
         """
         distances = {}
         with uncapped(self.modules[torch.float32]):
-            truth = self._probe(TRUTH)
+            reference = self._probe(REFERENCE_RUN)
             for member in ensemble:
                 logits = self._probe(replace(member, dtype=torch.float32)).logits[0]
-                distances[member.name] = relative(logits, truth.logits[0])
-            allowed = self._allowed(truth)
+                distances[member.name] = relative(logits, reference.logits[0])
+            allowed = self._allowed(reference)
         for name, distance in distances.items():
             if not distance <= allowed:
-                raise TruthRejected(
-                    f"float32 computed in two ways ({TRUTH.name}, {name}) differs by "
+                raise ReferenceRejected(
+                    f"float32 computed in two ways ({REFERENCE_RUN.name}, {name}) differs by "
                     f"{distance:.1e} (allowed {allowed:.1e}): "
                     f"the reference of {self.job.model.id} cannot be trusted"
                 )
@@ -117,7 +118,9 @@ class ReferenceEngine:
 
     def _logits(self) -> list[Tensor]:
         """Return the logits of the probe prompt in both precisions."""
-        return [self._probe(replace(TRUTH, dtype=dtype)).logits[0] for dtype in self.modules]
+        return [
+            self._probe(replace(REFERENCE_RUN, dtype=dtype)).logits[0] for dtype in self.modules
+        ]
 
     def unchanged(self) -> bool:
         """Return whether the models compute the same on the probe prompt as when loaded."""
@@ -135,12 +138,14 @@ class ReferenceEngine:
     def member(self, member: EnsembleMember) -> ReferenceModel:
         self._weights(member)
         if member not in self.members:
-            others = None if member == TRUTH else Others(self.member(TRUTH), self.tried)
+            others = (
+                None if member == REFERENCE_RUN else Others(self.member(REFERENCE_RUN), self.tried)
+            )
             model = self._model(member, others)
-            if member == TRUTH:
+            if member == REFERENCE_RUN:
                 module = self._weights(member)
                 model.branches = find(
-                    module, list(follow(module, self.path)), lambda: self._probe(TRUTH)
+                    module, list(follow(module, self.path)), lambda: self._probe(REFERENCE_RUN)
                 )
             self.members[member] = model
         return self.members[member]
@@ -160,8 +165,8 @@ class ReferenceEngine:
         self, scenario: Scenario, case: Case, decisions: Decisions
     ) -> tuple[ReferenceModel, dict[str, Tensor]]:
         """Run the reference with ties decided the other way, and nothing reused."""
-        model = self._model(TRUTH, None, decisions)
-        model.branches = self.member(TRUTH).branches
+        model = self._model(REFERENCE_RUN, None, decisions)
+        model.branches = self.member(REFERENCE_RUN).branches
         return model, self._member_run(model, scenario, case, case.forced)
 
     def group(self) -> Group:
@@ -178,7 +183,7 @@ class ReferenceEngine:
                 "width": config.hidden_size,
                 "stream": max(self.norms) / config.hidden_size**0.5,
                 "layer_list": self.path,
-                "members": [TRUTH.name, *(member.name for member in self.ensemble)],
+                "members": [REFERENCE_RUN.name, *(member.name for member in self.ensemble)],
                 "precisions": self.precisions,
                 "float32_disagreement": self.disagreement,
                 "routers": len(routers(self.modules[torch.float32])),
@@ -196,21 +201,21 @@ class ReferenceEngine:
             self.scenario = scenario.name
             for model in self.members.values():
                 model.forget_parts()
-        model, others = self.member(TRUTH), None
+        model, others = self.member(REFERENCE_RUN), None
         require_layers(case, len(model.modules))
         model.parts.require(scenario.needs(case))
         if case.along:
             again = partial(self._anew, scenario, case)
-            model, truth = along_experts(load_file(case.observed), again, self.allowed)
+            model, reference = along_experts(load_file(case.observed), again, self.allowed)
             others = Others(model, TestedGenerations(self.allowed))
         else:
-            truth = self._member_run(model, scenario, case, case.forced)
-        forced = case.forced or continuation(truth, len(case.prompts))
-        values_by_name = {f"truth|{site}": value for site, value in truth.items()}
-        branches = observed(truth, model.unedited())
+            reference = self._member_run(model, scenario, case, case.forced)
+        forced = case.forced or continuation(reference, len(case.prompts))
+        values_by_name = {f"truth|{site}": value for site, value in reference.items()}
+        branches = observed(reference, model.unedited())
         values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
         values_by_name |= {
-            f"aux|{site}": value for site, value in _ties(scenario, case, truth, model)
+            f"aux|{site}": value for site, value in _ties(scenario, case, reference, model)
         }
         for member in self._wanted(scenario, case):
             run = self._model(member, others, {}) if others else self.member(member)
@@ -226,7 +231,7 @@ class ReferenceEngine:
         """Yield what other definitions of the model compute in float32, held to the same tokens."""
         module = self.modules[torch.float32]
         for name, entered in definitions(module).items():
-            member = replace(TRUTH, name=f"{DEFINITION}{name}")
+            member = replace(REFERENCE_RUN, name=f"{DEFINITION}{name}")
             if member not in self.members:
                 self.members[member] = self._model(member, None)
             with entered(module):
@@ -274,7 +279,7 @@ class ReferenceEngine:
 
 
 def _ties(
-    scenario: Scenario, case: Case, truth: Mapping[str, Tensor], model: ReferenceModel
+    scenario: Scenario, case: Case, reference: Mapping[str, Tensor], model: ReferenceModel
 ) -> Iterator[tuple[Site, Tensor]]:
     """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
     have the place of the observation, since a scenario may reorder or repeat its prompts.
@@ -282,7 +287,7 @@ def _ties(
     runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
     twins = ("clean", "edited") if scenario.twin(case) else ("",)
     own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
-    for place, ids in places(truth, runs, own).items():
+    for place, ids in places(reference, runs, own).items():
         found: dict[tuple[int, int], Tensor] = {}
         for run in runs:
             if tuple(run.ids.tolist()) not in ids:
@@ -299,7 +304,7 @@ def _ties(
 
 
 def places(
-    truth: Mapping[str, Tensor], runs: Sequence[PromptRun], prompts: Sequence[tuple[int, ...]]
+    reference: Mapping[str, Tensor], runs: Sequence[PromptRun], prompts: Sequence[tuple[int, ...]]
 ) -> dict[int, set[tuple[int, ...]]]:
     """Return the prompt ids of each place of a result: those of the runs with exactly its streams
     or, without streams, its logits; otherwise those of the case's prompt of that number.
@@ -307,7 +312,7 @@ def places(
     Logits and single rows are ambiguous: after a layer that is set to zero, all prompts are equal.
     If the matching runs' prompts differ in length, the case's own prompt is used.
     """
-    sites = {Site.parse(name): value for name, value in truth.items()}
+    sites = {Site.parse(name): value for name, value in reference.items()}
     found: dict[int, set[tuple[int, ...]]] = {}
     for place in {site.prompt for site in sites}:
         for name in ("stream", "logits"):
@@ -370,8 +375,8 @@ def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
             yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
 
 
-def relative(value: Tensor, truth: Tensor) -> float:
-    return float((value - truth).norm() / truth.norm().clamp_min(1e-30))
+def relative(value: Tensor, reference: Tensor) -> float:
+    return float((value - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
 def open_engine(job: Job) -> ReferenceEngine:

@@ -33,7 +33,7 @@ class EnsembleMember:
     at_once: bool = False
 
 
-TRUTH = EnsembleMember("truth", torch.float32, "eager")
+REFERENCE_RUN = EnsembleMember("truth", torch.float32, "eager")
 #: The bf16 baseline runs: transformers' roundings and those of fused kernels count equally. Where
 #: SmolLM2's massive activation arises (layer 9) they are further from each other than from the
 #: reference. They are ordered by attention, because switching it walks the whole model. Some

@@ -21,7 +21,7 @@ from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
 from conformance.engines.reference.at_once import Edit
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import TRUTH, EnsembleMember, other_forwards
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, other_forwards
 from conformance.engines.reference.expert_choice import ExpertChoice, Routing, Tie, blocks, routed
 from conformance.engines.reference.known import PrefillOutputs, same, unchanged
 from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
@@ -121,7 +121,7 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
 class Others(NamedTuple):
     """State that baseline runs share: the reference's runs and the tried generations."""
 
-    truth: ReferenceModel
+    reference: ReferenceModel
     tried: at_once.TestedGenerations
 
 
@@ -375,14 +375,14 @@ class ReferenceModel:
         number = len(self.runs)
         if self.others is None:
             otherwise = (self.anew or {}).get(number, ())
-            find = self.member.name == TRUTH.name
+            find = self.member.name == REFERENCE_RUN.name
             return Routing((), otherwise, find_ties=find, choices=run.experts, ties=run.ties)
-        truth = self.others.truth
-        if truth.anew is not None:
-            held = truth.runs[number].experts if number < len(truth.runs) else []
+        reference = self.others.reference
+        if reference.anew is not None:
+            held = reference.runs[number].experts if number < len(reference.runs) else []
         else:
-            of = truth.along(prompt, tokens, steps, len(self.edited) + 1 if edited else 0)
-            held = of.experts if of else truth.prefill(prompt)
+            of = reference.along(prompt, tokens, steps, len(self.edited) + 1 if edited else 0)
+            held = of.experts if of else reference.prefill(prompt)
         return Routing(held, choices=run.experts)
 
     def _at_once(
@@ -399,9 +399,9 @@ class ReferenceModel:
         if not self.member.at_once or self.others is None or steps == 1 or len(tokens) < steps - 1:
             return None
         number = len(self.edited) + 1 if edits else 0
-        truth = self.others.truth.along(prompt, tokens, steps, number)
-        generation = (prompt, tokens, self.others.truth.number(number))
-        if truth is None or not self.others.tried.may(generation, self.member.dtype):
+        reference = self.others.reference.along(prompt, tokens, steps, number)
+        generation = (prompt, tokens, self.others.reference.number(number))
+        if reference is None or not self.others.tried.may(generation, self.member.dtype):
             return None
         ids = torch.tensor([prompt + tokens], device=self.module.device)
         inputs, mask, before = self._batch(ids)
@@ -417,7 +417,7 @@ class ReferenceModel:
             else:
                 self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **last)
         if self.member.dtype is torch.float32 and not self.others.tried.note(
-            generation, logits, truth.logits
+            generation, logits, reference.logits
         ):
             return None
         chosen = [*forced[:steps], *(int(row.argmax()) for row in logits[len(forced[:steps]) :])]

@@ -24,7 +24,7 @@ from conformance.engines.reference.ensemble import score_caps
 from conformance.engines.traced import Probe
 from conformance.engines.tree import follow
 from conformance.engines.user_trace import catalogue, sequences, user_file
-from conformance.engines.user_trace.ways import TRUTH, WAYS, Way, computing
+from conformance.engines.user_trace.ways import REFERENCE_RUN, WAYS, Way, computing
 from conformance.records import Case, Group, Job, Precision, Site, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
@@ -40,13 +40,13 @@ class CheckedHF:
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
         self.job = job
         self.functions = functions
-        self.truth = HFEngine(replace(job, precision=Precision.FLOAT32))
-        half = HFEngine(replace(job, precision=Precision.BF16), self.truth.model.tokenizer)
-        self.engines = {Precision.FLOAT32: self.truth, Precision.BF16: half}
-        module = self.truth.model._module
+        self.reference = HFEngine(replace(job, precision=Precision.FLOAT32))
+        half = HFEngine(replace(job, precision=Precision.BF16), self.reference.model.tokenizer)
+        self.engines = {Precision.FLOAT32: self.reference, Precision.BF16: half}
+        module = self.reference.model._module
         self.sdpa = bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)
         self.end = own_end(job)
-        self.layers = dict(enumerate(follow(module, self.truth.path)))
+        self.layers = dict(enumerate(follow(module, self.reference.path)))
         self.streams = {precision: self._streams(one) for precision, one in self.engines.items()}
         self.resident = user_file.resident()
         exact = self.streams[Precision.FLOAT32]
@@ -58,15 +58,15 @@ class CheckedHF:
         """Return the probe prompt's stream after each layer, computed as in the reference; set the
         layout by the form of the outputs.
         """
-        with computing(engine.model._module, TRUTH):
+        with computing(engine.model._module, REFERENCE_RUN):
             outputs = engine._outputs(len(self.layers))
         layout = next(name for name in BATCHED if LAYOUTS[name].fits(outputs[0]))
         engine.lm.layers.layout = layout
         return tuple(LAYOUTS[layout].read(one).detach().float().cpu() for one in outputs)
 
     def group(self) -> Group:
-        config = self.truth.model._module.config.get_text_config()
-        found = self.truth.group()
+        config = self.reference.model._module.config.get_text_config()
+        found = self.reference.group()
         identity = {
             **found.identity,
             "digest": self.job.digest,
@@ -75,7 +75,7 @@ class CheckedHF:
             "architecture": config.model_type,
             "ways": [way.name for way in self.ways()],
         }
-        layout = self.truth.lm.layers.layout
+        layout = self.reference.lm.layers.layout
         return replace(found, layout=layout, reason="", status=Status.OK, identity=identity)
 
     def ways(self) -> tuple[Way, ...]:
@@ -97,21 +97,23 @@ class CheckedHF:
 
     def _run(self, case: Case) -> Mapping[str, Tensor]:
         with (
-            computing(self.truth.model._module, TRUTH),
-            sequences.on_transformers(self.truth.model._module, self.layers) as seen,
+            computing(self.reference.model._module, REFERENCE_RUN),
+            sequences.on_transformers(self.reference.model._module, self.layers) as seen,
         ):
             called: dict[str, str] = {}
-            truth = self._call(self.truth, case, called)
-        found = {f"float32:truth|{site}": value for site, value in truth.items()}
+            reference = self._call(self.reference, case, called)
+        found = {f"float32:truth|{site}": value for site, value in reference.items()}
         text = json.dumps(called).encode()
         found[CALLED] = torch.tensor(list(text), dtype=torch.uint8)
         found |= {f"layers|{site}": value for site, value in seen.values.items()}
-        found |= catalogue.everything(self.truth.model._module, self.truth.path, seen.values)
+        found |= catalogue.everything(
+            self.reference.model._module, self.reference.path, seen.values
+        )
         for precision, engine in self.engines.items():
             for way in self.ways():
                 if precision is Precision.FLOAT32 and way.name == "eager":
                     continue
-                values = self._honest(engine, way, case, truth.keys())
+                values = self._honest(engine, way, case, reference.keys())
                 found |= {f"{precision}:{way.name}|{site}": v for site, v in values.items()}
         return found
 
@@ -121,12 +123,12 @@ class CheckedHF:
         """Return the function's values in a baseline run. If its attention does not give what the
         function reads (probabilities), use the reference's attention.
         """
-        if way.attention != TRUTH.attention:
+        if way.attention != REFERENCE_RUN.attention:
             with suppress(Exception), computing(engine.model._module, way):
                 values = self._call(engine, case)
                 if values.keys() == names:
                     return values
-        with computing(engine.model._module, replace(way, attention=TRUTH.attention)):
+        with computing(engine.model._module, replace(way, attention=REFERENCE_RUN.attention)):
             return self._call(engine, case)
 
     def _call(
@@ -164,7 +166,7 @@ class CheckedHF:
         }
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
-        return self.truth.prompt_ids(case)
+        return self.reference.prompt_ids(case)
 
     def close(self) -> None:
         pass

@@ -23,7 +23,7 @@ class Way:
     fused: bool = False
 
 
-TRUTH = Way("truth")
+REFERENCE_RUN = Way("truth")
 WAYS = (
     Way("eager"),
     Way("split", split=True),

@@ -17,19 +17,25 @@ def align(
     candidate: Tensor, site: Site, reference: ReferenceRuns, limits: Limits
 ) -> tuple[str, str]:
     """Return a kind and words for rows found elsewhere in the reference's batch; else ("", "")."""
-    truth = reference.truth.get(site)
-    if truth is None or truth.ndim < 2 or not candidate.is_floating_point():
+    reference_values = reference.reference_values.get(site)
+    if reference_values is None or reference_values.ndim < 2 or not candidate.is_floating_point():
         return "", ""
-    if not candidate.ndim or not candidate.numel() or candidate.shape[-1] != truth.shape[-1]:
+    if (
+        not candidate.ndim
+        or not candidate.numel()
+        or candidate.shape[-1] != reference_values.shape[-1]
+    ):
         return "", ""
-    prompts = [twin for twin in reference.truth if replace(twin, prompt=site.prompt) == site]
+    prompts = [
+        twin for twin in reference.reference_values if replace(twin, prompt=site.prompt) == site
+    ]
     batch = {twin.prompt: reference.known()[twin] for twin in prompts}
     rows = metrics.rows(candidate)
     places = [_place(row, batch, limits) for row in rows]
     located = [place for place in places if place is not None]
     if len(located) != len(places):
         return "", ""
-    return _words(located, site, len(truth), candidate)
+    return _words(located, site, len(reference_values), candidate)
 
 
 def _place(row: Tensor, batch: dict[int, NoisyRows], limits: Limits) -> tuple[int, int] | None:

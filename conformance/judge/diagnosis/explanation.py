@@ -46,7 +46,9 @@ class _Trial:
 
 def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
     """Return the hypotheses that explain the rows that are off; several if they tie."""
-    ratios = _ratios(scene, _truth(scene), torch.ones(len(scene.rows), dtype=torch.bool))
+    ratios = _ratios(
+        scene, _reference_hypothesis(scene), torch.ones(len(scene.rows), dtype=torch.bool)
+    )
     off = _some(_off(ratios, limits), scene.rows.shape[1])
     before = ratios * scene.own.noise
     trials = [
@@ -101,7 +103,7 @@ def _try(
     return _Trial(order, hypothesis, _rms(ratios), fits, covered)
 
 
-def _truth(scene: Scene) -> Hypothesis:
+def _reference_hypothesis(scene: Scene) -> Hypothesis:
     own = scene.own
     return Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
 

@@ -44,7 +44,7 @@ def place(
     if isinstance(reference, str):
         return ""
     alone = judge_cell(
-        own, reference, twin=False, equal=(), prompt_ids=ids, truth_ids=ids, limits=limits
+        own, reference, twin=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
     )
     layers = {
         Site.parse(observation.site).layer
@@ -89,7 +89,7 @@ def with_own_input(
         twin=False,
     )
     if isinstance(reference, str) or any(
-        rows[site].shape != metrics.rows(reference.truth[site]).shape for site in rows
+        rows[site].shape != metrics.rows(reference.reference_values[site]).shape for site in rows
     ):
         return None
     reference.prepare(rows)

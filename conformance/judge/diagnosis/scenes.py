@@ -18,7 +18,7 @@ def value(evidence: Evidence, site: Site) -> Scene:
     reference = evidence.reference
     auxiliary = {aux_site: metrics.rows(tensor) for aux_site, tensor in reference.auxiliary.items()}
     if site.name == "logits":
-        auxiliary[site] = metrics.rows(reference.truth[site])
+        auxiliary[site] = metrics.rows(reference.reference_values[site])
     rows = reference.floor(site).view(evidence.rows[site])
     return Scene(site, rows, reference.known(), auxiliary)
 
@@ -31,7 +31,8 @@ def change(evidence: Evidence, site: Site) -> Scene:
             evidence.reference.floor(twin) for twin in (replace(edited, run="clean"), edited)
         )
         changes[edited] = NoisyRows(
-            (after.truth - before.truth) * before.bulk, torch.hypot(after.noise, before.noise)
+            (after.reference - before.reference) * before.bulk,
+            torch.hypot(after.noise, before.noise),
         )
     return Scene(site, _change_of(evidence, site), changes, {})
 

@@ -31,16 +31,16 @@ CANCELLED = 2.0**-10
 class Floor:
     """The noise floor of one observation. Tensors are float64.
 
-    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `scale` is a row's length,
-    or the clean run's if hardly anything is left of it (see `CANCELLED`). `ulps` is the baseline
-    runs' error on each massive element in ulps, at least one; None without such elements.
+    reference [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `scale` is a row's
+    length, or the clean run's if hardly anything is left of it (see `CANCELLED`). `ulps` is the
+    baseline runs' error on each massive element in ulps, at least one; None without such elements.
     `massive_noise` [T] is their error on all massive elements of a row together. If rows are
     compared without their means, `shift` is the reference's mean of each row and `shift_noise` the
     baseline error of it. `zero` marks rows that must be exactly zero. `mixture`: a token's row may
     come from another expert, since in bf16 routers have near-ties.
     """
 
-    truth: Tensor
+    reference: Tensor
     members: Tensor
     bulk: Tensor
     scale: Tensor
@@ -95,7 +95,7 @@ class Distance:
 
 
 def floor(
-    truth: Tensor,
+    reference: Tensor,
     members: Tensor,
     fallback: Tensor | None = None,
     *,
@@ -104,14 +104,14 @@ def floor(
     mixture: bool = False,
     terms: int = 1,
 ) -> Floor:
-    """Compute the noise floor of one observation from truth [T, D] and members [M, T, D].
+    """Compute the noise floor of one observation from reference [T, D] and members [M, T, D].
 
     `fallback` [T] is the scale of rows that are nearly zero: the clean run's norm,
     massive dimensions included. `centred` compares the rows without their means, and the means
     separately. `terms` is how many products the model's sums have: its width.
     """
     computed = floors(
-        [truth],
+        [reference],
         members,
         [fallback],
         centred=centred,
@@ -123,7 +123,7 @@ def floor(
 
 
 def floors(
-    truths: Sequence[Tensor],
+    references: Sequence[Tensor],
     runs: Tensor,
     fallbacks: Sequence[Tensor | None],
     operands: Sequence[Tensor | None] | None = None,
@@ -139,39 +139,39 @@ def floors(
     operands whose difference an exactly zero row is; 0 if such a row must be zero, None if all
     must.
     """
-    truth = torch.cat(list(truths))
-    empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
-    shift = truth.mean(dim=-1) if centred else None
+    reference = torch.cat(list(references))
+    empty = ~reference.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
+    shift = reference.mean(dim=-1) if centred else None
     shift_noise = None
     if shift is not None:
         shift_noise = (runs.mean(dim=-1) - shift).square().mean(dim=0).sqrt()
-        truth = truth - shift.unsqueeze(-1)
+        reference = reference - shift.unsqueeze(-1)
         runs = runs - runs.mean(dim=-1, keepdim=True)
-    mask = metrics.bulk(truth)
-    scale = metrics.norm(truth, mask)
+    mask = metrics.bulk(reference)
+    scale = metrics.norm(reference, mask)
     fallback_scale = [
         torch.zeros(len(rows), dtype=rows.dtype) if fallback is None else fallback
-        for rows, fallback in zip(truths, fallbacks, strict=True)
+        for rows, fallback in zip(references, fallbacks, strict=True)
     ]
     there = torch.cat(fallback_scale)
     scale = torch.where(scale < CANCELLED * there, there, scale)
     if operands is not None:
         lengths = [
             torch.zeros(len(rows), dtype=rows.dtype) if operand is None else operand
-            for rows, operand in zip(truths, operands, strict=True)
+            for rows, operand in zip(references, operands, strict=True)
         ]
         apart = torch.cat(lengths)
         scale = torch.where(empty & (apart > 0), apart, scale)
         empty = empty & (apart == 0)
-    off = runs - truth
+    off = runs - reference
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
     computed, end = [], 0
-    for rows in truths:
+    for rows in references:
         at = slice(end, end := end + len(rows))
-        massive = (off[:, at], truth[at], mask[at], precision, terms)
+        massive = (off[:, at], reference[at], mask[at], precision, terms)
         ulps = _massive_floor(*massive)
-        tensors = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
+        tensors = (reference[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
         shifts: tuple[Tensor | None, Tensor | None] = (None, None)
         if shift is not None and shift_noise is not None:
             shifts = (shift[at], shift_noise[at])
@@ -181,7 +181,7 @@ def floors(
 
 
 def _massive_floor(
-    off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
+    off: Tensor, reference: Tensor, mask: Tensor, precision: Precision, terms: int
 ) -> Tensor | None:
     """Return the error of each massive element in ulps, at least the site's root mean square.
 
@@ -190,19 +190,19 @@ def _massive_floor(
     if bool(mask.all()):
         return None
     massive = ~mask
-    squared = (off[:, massive] / metrics.ulp(truth[massive], precision)).square().mean(dim=0)
+    squared = (off[:, massive] / metrics.ulp(reference[massive], precision)).square().mean(dim=0)
     fewest = (metrics.least(precision, terms) / metrics.ROUNDING[precision]) ** 2
     return squared.clamp_min(float(squared.mean())).clamp_min(fewest).sqrt()
 
 
 def _massive_noise(
-    off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
+    off: Tensor, reference: Tensor, mask: Tensor, precision: Precision, terms: int
 ) -> Tensor:
     """Return the error of all massive elements of a row together: [T].
 
     It is at least, relative to their size, what all rows of the site show.
     """
-    size = metrics.norm(truth, ~mask)
+    size = metrics.norm(reference, ~mask)
     relative = metrics.ratio(metrics.norm(off, ~mask), size).square().mean(dim=0)
     there = relative[size > 0]
     pooled = float(there.mean()) if there.numel() else 0.0
@@ -222,8 +222,8 @@ def measures(
         honest_floor.view(candidate)
         for candidate, honest_floor in zip(candidates, honest, strict=True)
     ]
-    truth, mask = torch.cat([f.truth for f in honest]), torch.cat([f.bulk for f in honest])
-    distance = metrics.norm(torch.cat(rows) - truth, mask)
+    reference, mask = torch.cat([f.reference for f in honest]), torch.cat([f.bulk for f in honest])
+    distance = metrics.norm(torch.cat(rows) - reference, mask)
     noise, scale = torch.cat([f.noise for f in honest]), torch.cat([f.scale for f in honest])
     ratios = metrics.ratio(distance, noise).tolist()
     relative = metrics.ratio(noise, scale).tolist()
@@ -311,13 +311,15 @@ def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, f
     if honest.ulps is None or honest.massive_noise is None:
         return 0.0, 0.0, 0.0
     massive = ~honest.bulk
-    truth = honest.truth[massive]
-    off = (candidate[massive] - truth).abs() / metrics.ulp(truth, honest.precision)
+    reference = honest.reference[massive]
+    off = (candidate[massive] - reference).abs() / metrics.ulp(reference, honest.precision)
     share = off / (limits.far_max * honest.ulps)
     rows = massive.nonzero()[:, 0]
     present = sorted(set(rows.tolist()))
     worst = [float(share[rows == row].max()) for row in present]
-    together = metrics.ratio(metrics.norm(candidate - honest.truth, massive), honest.massive_noise)
+    together = metrics.ratio(
+        metrics.norm(candidate - honest.reference, massive), honest.massive_noise
+    )
     return (
         _of_rows(worst, honest),
         _of_rows(together[present].tolist(), honest),
@@ -348,8 +350,8 @@ def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor) ->
     sizes = list(tokens.errors)
     if honest.ulps is not None:
         massive = ~honest.bulk
-        truth = honest.truth[massive]
-        sizes.append(float(metrics.ratio((rows[massive] - truth).abs(), truth.abs()).max()))
+        reference = honest.reference[massive]
+        sizes.append(float(metrics.ratio((rows[massive] - reference).abs(), reference.abs()).max()))
     if honest.shift is not None:
         wide = math.sqrt(candidate.shape[-1])
         shift = (candidate.mean(dim=-1) - honest.shift).abs() * wide

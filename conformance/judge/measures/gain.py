@@ -134,14 +134,14 @@ def change(twin: Twin, limits: Limits) -> ObservedChange:
 def changes(twins: Sequence[Twin], limits: Limits) -> list[ObservedChange]:
     """Compute the changes at many sites of one width, on all their rows at once."""
     mask = torch.cat([twin.before.bulk for twin in twins])
-    truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
+    reference = torch.cat([twin.after.reference - twin.before.reference for twin in twins]) * mask
     runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
     candidate = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
     sums = _Sums(
-        tt=torch.linalg.vecdot(truth, truth).numpy(),
-        ct=torch.linalg.vecdot(candidate, truth).numpy(),
+        tt=torch.linalg.vecdot(reference, reference).numpy(),
+        ct=torch.linalg.vecdot(candidate, reference).numpy(),
         cc=torch.linalg.vecdot(candidate, candidate).numpy(),
-        rt=torch.linalg.vecdot(runs, truth).numpy(),
+        rt=torch.linalg.vecdot(runs, reference).numpy(),
         rr=torch.linalg.vecdot(runs, runs).numpy(),
         width=mask.sum(dim=-1).numpy(),
         scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
@@ -170,11 +170,11 @@ def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Observ
     if not touched.any():
         return ObservedChange(rows, worst, leaking)
     sums = sums.at(touched)
-    truth_squared = sums.tt.sum()
-    g, h = _project(sums.ct.sum(), sums.cc.sum(), truth_squared)
-    runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), truth_squared)
+    reference_squared = sums.tt.sum()
+    g, h = _project(sums.ct.sum(), sums.cc.sum(), reference_squared)
+    runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), reference_squared)
     apart = sums.apart * sums.apart
-    site = _noise(*runs, sums.width.sum(), apart.sum() / truth_squared)
+    site = _noise(*runs, sums.width.sum(), apart.sum() / reference_squared)
     token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width, apart / sums.tt)
     return ObservedChange(
         rows,
@@ -220,10 +220,10 @@ def tolerance(sigma: float, limits: Limits) -> float:
     return max(limits.gain_tolerance, limits.gain_sigmas * sigma)
 
 
-def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
+def _project(along: Array, size: Array, reference: Array) -> tuple[Array, Array]:
     """Return g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
-    g = along / truth
-    return g, np.sqrt(np.maximum(size / truth - g * g, 0.0))
+    g = along / reference
+    return g, np.sqrt(np.maximum(size / reference - g * g, 0.0))
 
 
 def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array, Array]:

@@ -74,13 +74,13 @@ def batches(tensors: Mapping[Site, Tensor]) -> Iterator[list[Site]]:
         yield members
 
 
-def bulk(truth: Tensor) -> Tensor:
+def bulk(reference: Tensor) -> Tensor:
     """Return which dimensions of each row are not massive: bool [tokens, width].
 
     If more than half of a row is zero (a ReLU's output), the median is taken over the nonzero
     values; otherwise every nonzero value would count as massive.
     """
-    size = truth.abs()
+    size = reference.abs()
     median = size.median(dim=-1, keepdim=True).values
     sparse = (median == 0).squeeze(-1)
     if bool(sparse.any()):

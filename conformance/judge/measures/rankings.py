@@ -33,7 +33,7 @@ class Numbers:
     `whole`: numbers are known for all existing ids.
     """
 
-    truth: list[_Row]
+    reference: list[_Row]
     members: list[list[_Row]]
     whole: bool
 
@@ -118,13 +118,15 @@ def _distinct(rank: list[int]) -> bool:
 
 
 def weigh(
-    mine: Tensor, truth: Tensor, numbers: Numbers, limits: Limits, precision: Precision
+    mine: Tensor, reference: Tensor, numbers: Numbers, limits: Limits, precision: Precision
 ) -> Weighed | None:
     """Return the worst misplaced id; None if there is none, or a number is missing."""
-    width = truth.numel() // len(numbers.truth)
+    width = reference.numel() // len(numbers.reference)
     weighed = []
-    for row, (own, known) in enumerate(zip(_ranks(mine, width), _ranks(truth, width), strict=True)):
-        truly = numbers.truth[row]
+    for row, (own, known) in enumerate(
+        zip(_ranks(mine, width), _ranks(reference, width), strict=True)
+    ):
+        truly = numbers.reference[row]
         honest = [member[row] for member in numbers.members]
         for chosen, meant in zip(own, known, strict=True):
             if chosen == meant:
@@ -139,12 +141,12 @@ def weigh(
 
 
 def _noise(
-    chosen: int, meant: int, truth: _Row, honest: Sequence[_Row], precision: Precision
+    chosen: int, meant: int, reference: _Row, honest: Sequence[_Row], precision: Precision
 ) -> float:
     """Return the baseline runs' scatter of the pair's difference, at least one rounding."""
-    gap = truth[meant] - truth[chosen]
+    gap = reference[meant] - reference[chosen]
     both = [run for run in honest if chosen in run and meant in run]
     squares = [(run[meant] - run[chosen] - gap) ** 2 for run in both]
     shown = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-    largest = torch.tensor(max(abs(truth[meant]), abs(truth[chosen])), dtype=torch.float64)
+    largest = torch.tensor(max(abs(reference[meant]), abs(reference[chosen])), dtype=torch.float64)
     return max(shown, float(metrics.ulp(largest, precision)))

@@ -44,8 +44,8 @@ def unreached(twins: Mapping[Site, Floors]) -> dict[Site, Tensor]:
 
 def _still(before: Floor, after: Floor) -> Tensor:
     """Return the rows that are bitwise unchanged in the reference and in every baseline run."""
-    truth = (before.truth == after.truth).all(dim=-1)
-    return truth & (before.members == after.members).all(dim=-1).all(dim=0)
+    reference = (before.reference == after.reference).all(dim=-1)
+    return reference & (before.members == after.members).all(dim=-1).all(dim=0)
 
 
 def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:

@@ -99,7 +99,7 @@ def _bits(*tensors: Tensor) -> list[Tensor]:
 
 def equal_within(
     candidate: Mapping[Site, Tensor],
-    truth: Mapping[Site, Tensor],
+    reference: Mapping[Site, Tensor],
     pair: tuple[str, str],
     alike: Callable[[Site, Site], bool] = lambda *_: False,
 ) -> Relation:
@@ -114,12 +114,12 @@ def equal_within(
     title = f"{pair[0]} ≡ {pair[1]}"
     pairs = [
         (left, right)
-        for left in truth
+        for left in reference
         if _is_named(left, pair[0])
-        for right in truth
+        for right in reference
         if _is_named(right, pair[1])
         and _partners(left, right, pair)
-        and torch.equal(truth[left], truth[right])
+        and torch.equal(reference[left], reference[right])
     ]
     if not pairs:
         return Relation(title, holds=False, detail="the reference has no such pair")
@@ -201,7 +201,7 @@ def _identical(
 
 
 def _apart(left: Floor, right: Floor) -> bool:
-    if left.truth.shape != right.truth.shape:
+    if left.reference.shape != right.reference.shape:
         return True
-    distance = metrics.norm(left.truth - right.truth, left.bulk & right.bulk)
+    distance = metrics.norm(left.reference - right.reference, left.bulk & right.bulk)
     return bool((distance > _TELLS_APART * torch.maximum(left.noise, right.noise)).any())

@@ -32,17 +32,17 @@ SIGMAS = 6
 _FEW = 8
 
 
-def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
+def kinds(reference: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
     """Return the dtypes that the reference's values were rounded to, by site.
 
     Small integers fit any dtype: a name without any value that uses the last bit was not rounded.
     """
-    found = {site: rounded_to(tensor) for site, tensor in truth.items()}
+    found = {site: rounded_to(tensor) for site, tensor in reference.items()}
     kept = {site: kind for site, kind in found.items() if kind is not None}
     unproved = {
         name
         for name in {site.name for site in kept}
-        if not _uses_last_bit([truth[s].to(kept[s]) for s in kept if s.name == name])
+        if not _uses_last_bit([reference[s].to(kept[s]) for s in kept if s.name == name])
     }
     return {site: kind for site, kind in kept.items() if site.name not in unproved}
 
@@ -59,7 +59,9 @@ def _uses_last_bit(values: Sequence[Tensor]) -> bool:
 
 
 def settled(
-    values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], kinds: Mapping[Site, torch.dtype]
+    values: Mapping[Site, Tensor],
+    reference: Mapping[Site, Tensor],
+    kinds: Mapping[Site, torch.dtype],
 ) -> dict[Site, Tensor]:
     """Replace neighbours of the reference's entries by these, if both sides were rounded.
 
@@ -67,7 +69,7 @@ def settled(
     """
     by_name: dict[str, dict[Site, _Neighbours]] = {}
     for site in kinds.keys() & values.keys():
-        found = _neighbours(values[site], truth[site], kinds[site])
+        found = _neighbours(values[site], reference[site], kinds[site])
         if found is not None:
             by_name.setdefault(site.name, {})[site] = found
     near: dict[Site, Tensor] = {}
@@ -76,7 +78,9 @@ def settled(
         # Always allow one: a single number has no expected count.
         if chance_of(sum(int(found.off.sum()) for found in sites.values()) - 1, each):
             near |= {
-                site: torch.where(found.off.reshape(truth[site].shape), truth[site], values[site])
+                site: torch.where(
+                    found.off.reshape(reference[site].shape), reference[site], values[site]
+                )
                 for site, found in sites.items()
                 if _by_chance(found)
             }
@@ -91,13 +95,13 @@ class _Neighbours:
     chance: Tensor
 
 
-def _neighbours(value: Tensor, truth: Tensor, kind: torch.dtype) -> _Neighbours | None:
+def _neighbours(value: Tensor, reference: Tensor, kind: torch.dtype) -> _Neighbours | None:
     """Compare two rounded tensors; None if the value was not rounded as the reference was."""
-    if value.shape != truth.shape or value.dtype != truth.dtype or not value.numel():
+    if value.shape != reference.shape or value.dtype != reference.dtype or not value.numel():
         return None
     if rounded_to(value) is not kind or not bool(torch.isfinite(value).all()):
         return None
-    mine, right = value.to(kind), truth.to(kind)
+    mine, right = value.to(kind), reference.to(kind)
     off = (mine != right) & (torch.nextafter(right, mine) == mine)
     rows = metrics.rows(right)
     spacing = metrics.rows(torch.nextafter(right, torch.full_like(right, torch.inf))) - rows

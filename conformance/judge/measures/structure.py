@@ -20,40 +20,40 @@ PROMPT_IDS = "prompt token ids equal on both sides"
 Ids = tuple[tuple[int, ...], ...]
 
 
-def prompt_ids(candidate: Ids, truth: Ids) -> Relation:
+def prompt_ids(candidate: Ids, reference: Ids) -> Relation:
     """Check that both sides tokenized the prompts to the same ids."""
     wrong = [
         f"prompt {index}: {_difference_of_ids(left, right)}"
-        for index, (left, right) in enumerate(zip_longest(candidate, truth, fillvalue=()))
+        for index, (left, right) in enumerate(zip_longest(candidate, reference, fillvalue=()))
         if left != right
     ]
     return Relation(PROMPT_IDS, not wrong, "; ".join(wrong))
 
 
-def _difference_of_ids(candidate: tuple[int, ...], truth: tuple[int, ...]) -> str:
+def _difference_of_ids(candidate: tuple[int, ...], reference: tuple[int, ...]) -> str:
     # Equal lengths are not mentioned: the ids differ.
-    counts = f"{len(candidate)} ids instead of {len(truth)}, "
-    counts = counts if len(candidate) != len(truth) else ""
-    if candidate[1:] == truth:
+    counts = f"{len(candidate)} ids instead of {len(reference)}, "
+    counts = counts if len(candidate) != len(reference) else ""
+    if candidate[1:] == reference:
         return f"{counts}an extra first token {candidate[0]}"
-    if candidate == truth[1:]:
-        return f"{counts}the first token {truth[0]} is missing"
-    pairs = zip_longest(candidate, truth, fillvalue="nothing")
+    if candidate == reference[1:]:
+        return f"{counts}the first token {reference[0]} is missing"
+    pairs = zip_longest(candidate, reference, fillvalue="nothing")
     at, (left, right) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
     return f"{counts}at position {at} {left} instead of {right}"
 
 
-def shape(candidate: Tensor, truth: Tensor) -> str:
+def shape(candidate: Tensor, reference: Tensor) -> str:
     """Return how the candidate's shape differs from the reference's."""
-    own_shape, truth_shape = tuple(candidate.shape), tuple(truth.shape)
-    if own_shape == truth_shape:
+    own_shape, reference_shape = tuple(candidate.shape), tuple(reference.shape)
+    if own_shape == reference_shape:
         return ""
-    message = f"shape {list(own_shape)} instead of {list(truth_shape)}"
-    if len(own_shape) != len(truth_shape):
-        return f"{message}: {len(own_shape)} dimensions instead of {len(truth_shape)}"
-    if len(own_shape) > 1 and own_shape[1:] == truth_shape[1:]:
-        few = "fewer" if own_shape[0] < truth_shape[0] else "more"
-        return f"{message}: {abs(own_shape[0] - truth_shape[0])} {few} rows than tokens"
+    message = f"shape {list(own_shape)} instead of {list(reference_shape)}"
+    if len(own_shape) != len(reference_shape):
+        return f"{message}: {len(own_shape)} dimensions instead of {len(reference_shape)}"
+    if len(own_shape) > 1 and own_shape[1:] == reference_shape[1:]:
+        few = "fewer" if own_shape[0] < reference_shape[0] else "more"
+        return f"{message}: {abs(own_shape[0] - reference_shape[0])} {few} rows than tokens"
     return message
 
 
@@ -117,13 +117,13 @@ def kinds(values: Tensor) -> Tensor:
     return found
 
 
-def other_kinds(candidate: Tensor, truth: Tensor) -> str:
+def other_kinds(candidate: Tensor, reference: Tensor) -> str:
     """Say how many entries differ in kind from the reference's `kinds`, and where the first is."""
     found = kinds(candidate)
-    other = found != truth
+    other = found != reference
     if not bool(other.any()):
         return ""
     first = torch.nonzero(other)[0].tolist()
-    here, there = (_KINDS[int(side[tuple(first)])] for side in (found, truth))
+    here, there = (_KINDS[int(side[tuple(first)])] for side in (found, reference))
     begin = f"{int(other.sum())} of {candidate.numel()} values are no numbers on one side alone"
     return f"{begin}, the first at {first}: {here} where the reference has {there}"

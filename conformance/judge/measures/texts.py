@@ -10,11 +10,11 @@ def is_text(value: Tensor) -> bool:
     return value.dtype is torch.uint8 and value.ndim == 1
 
 
-def differ(candidate: Tensor, truth: Tensor) -> str:
+def differ(candidate: Tensor, reference: Tensor) -> str:
     """Return how a text differs from the reference's, "" if it does not."""
-    if torch.equal(candidate, truth):
+    if torch.equal(candidate, reference):
         return ""
-    return f"says {_decoded(candidate)!r} instead of {_decoded(truth)!r}"
+    return f"says {_decoded(candidate)!r} instead of {_decoded(reference)!r}"
 
 
 def _decoded(value: Tensor) -> str:

@@ -44,19 +44,19 @@ class TokenChoice:
 
 def choice(
     chosen: int,
-    truth: Tensor,
+    reference: Tensor,
     members: Tensor,
     limits: Limits,
     precision: Precision = Precision.BF16,
 ) -> TokenChoice:
     """Judge a chosen id by the reference's logits [V] and the baseline runs' [M, V]."""
-    top = truth.topk(min(_RIVALS + 1, truth.numel())).indices
+    top = reference.topk(min(_RIVALS + 1, reference.numel())).indices
     best = top[0]
-    margin = float(truth[best] - truth[chosen])
-    noise = float(_pair_noise(truth, members, best, torch.tensor([chosen]), precision)[0])
+    margin = float(reference[best] - reference[chosen])
+    noise = float(_pair_noise(reference, members, best, torch.tensor([chosen]), precision)[0])
     rivals = top[1:]
-    gaps = truth[best] - truth[rivals]
-    rival_noise = _pair_noise(truth, members, best, rivals, precision)
+    gaps = reference[best] - reference[rivals]
+    rival_noise = _pair_noise(reference, members, best, rivals, precision)
     chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
     return TokenChoice(
         chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise
@@ -64,17 +64,17 @@ def choice(
 
 
 def _pair_noise(
-    truth: Tensor, members: Tensor, best: Tensor, rivals: Tensor, precision: Precision
+    reference: Tensor, members: Tensor, best: Tensor, rivals: Tensor, precision: Precision
 ) -> Tensor:
-    gaps = truth[best] - truth[rivals]
+    gaps = reference[best] - reference[rivals]
     honest = members[:, best].unsqueeze(-1) - members[:, rivals]
     noise = (honest - gaps).square().mean(dim=0).sqrt()
-    largest = torch.maximum(truth[best].abs(), truth[rivals].abs())
+    largest = torch.maximum(reference[best].abs(), reference[rivals].abs())
     return torch.maximum(noise, metrics.ulp(largest, precision))
 
 
 def agreed_steps(
-    candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
+    candidate: Mapping[Site, Tensor], reference: Mapping[Site, Tensor]
 ) -> dict[tuple[str, int], int]:
     """Return for each run and prompt how many leading steps have the same ids on both sides.
 
@@ -82,22 +82,24 @@ def agreed_steps(
     its steps are compared.
     """
     agreed: dict[tuple[str, int], int] = {}
-    told = {(site.run, site.prompt) for site in truth if site.name in CHOSEN}
-    for run, prompt in {(site.run, site.prompt) for site in truth}:
-        step = 0 if (run, prompt) in told else max(site.step for site in truth)
+    told = {(site.run, site.prompt) for site in reference if site.name in CHOSEN}
+    for run, prompt in {(site.run, site.prompt) for site in reference}:
+        step = 0 if (run, prompt) in told else max(site.step for site in reference)
         while any(
-            _same_ids(candidate, truth, Site(name, prompt, step, run=run)) for name in CHOSEN
+            _same_ids(candidate, reference, Site(name, prompt, step, run=run)) for name in CHOSEN
         ):
             step += 1
         agreed[run, prompt] = step
     return agreed
 
 
-def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], site: Site) -> bool:
-    own_ids, truth_ids = candidate.get(site), truth.get(site)
-    if own_ids is None or truth_ids is None:
+def _same_ids(
+    candidate: Mapping[Site, Tensor], reference: Mapping[Site, Tensor], site: Site
+) -> bool:
+    own_ids, reference_ids = candidate.get(site), reference.get(site)
+    if own_ids is None or reference_ids is None:
         return False
-    return own_ids.shape == truth_ids.shape and bool((own_ids == truth_ids).all())
+    return own_ids.shape == reference_ids.shape and bool((own_ids == reference_ids).all())
 
 
 def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) -> Relation | None:
@@ -116,15 +118,15 @@ def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) ->
     return Relation("greedy tokens are the largest of their own logits", not broken, detail)
 
 
-def greedy_sites(truth: Mapping[Site, Tensor]) -> frozenset[Site]:
+def greedy_sites(reference: Mapping[Site, Tensor]) -> frozenset[Site]:
     """Return the sites where a free run takes its largest logit; elsewhere ids are prescribed."""
     return frozenset(
         site
-        for site, token in truth.items()
+        for site, token in reference.items()
         if site.name == GREEDY
         and token.numel() == 1
-        and (logits := replace(site, name="logits")) in truth
-        and is_largest(token, truth[logits])
+        and (logits := replace(site, name="logits")) in reference
+        and is_largest(token, reference[logits])
     )
 
 

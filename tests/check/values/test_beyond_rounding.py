@@ -19,8 +19,8 @@ def judged(times: float) -> compare.Compared:
         f"{FLOAT32_WAY}a": {"p0/s0/h": VALUE + noise.roll(1, 0)},
         f"{FLOAT32_WAY}b": {"p0/s0/h": VALUE + noise.roll(2, 0)},
     }
-    truth = compare.read_truth(members, Precision.FLOAT32)
-    return compare.compare({"p0/s0/h": VALUE + times * noise}, truth, (IDS, IDS))
+    reference = compare.build_reference(members, Precision.FLOAT32)
+    return compare.compare({"p0/s0/h": VALUE + times * noise}, reference, (IDS, IDS))
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(3.0, Verdict.MATCH), (80.0, Verdict.WRONG)])

@@ -15,18 +15,20 @@ TOP = 5
 def compared(mine: list[int], *, beside: bool) -> compare.Compared:
     """Five ids, of which 40 and 41 are nearly equal, with or without the logits."""
     maker = torch.Generator().manual_seed(1)
-    truth = torch.randn(97, generator=maker)
-    truth[[10, 20, 40, 41, 50]] = torch.tensor([9.0, 8.0, 7.0, 6.999, 5.0])
+    reference_values = torch.randn(97, generator=maker)
+    reference_values[[10, 20, 40, 41, 50]] = torch.tensor([9.0, 8.0, 7.0, 6.999, 5.0])
     noise = 0.01 * torch.randn(5, 97, generator=maker)
     noise[:, 40], noise[:, 41] = 0.01, -0.03
-    runs = {"truth": truth} | {str(n): (truth + one).bfloat16() for n, one in enumerate(noise)}
+    runs = {"truth": reference_values} | {
+        str(n): (reference_values + one).bfloat16() for n, one in enumerate(noise)
+    }
 
     def values(logits: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"p0/s0/ids": ids} | ({"p0/s0/logits": logits} if beside else {})
 
     reference = {way: values(run, run.float().topk(TOP).indices) for way, run in runs.items()}
     own = values(runs["0"], torch.tensor(mine))
-    return compare.compare(own, compare.read_truth(reference, Precision.BF16), (IDS, IDS))
+    return compare.compare(own, compare.build_reference(reference, Precision.BF16), (IDS, IDS))
 
 
 @pytest.mark.parametrize(

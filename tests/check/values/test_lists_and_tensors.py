@@ -13,8 +13,8 @@ def listed(tensor, name="tokens"):
     return {f"p0/s{step}/{name}": row for step, row in enumerate(tensor)}
 
 
-def alike(mine, truth):
-    return made_alike(mine, {"truth": truth, "eager": truth})
+def alike(mine, reference):
+    return made_alike(mine, {"truth": reference, "eager": reference})
 
 
 def test_a_list_there_is_one_tensor_as_on_transformers():

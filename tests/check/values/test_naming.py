@@ -53,7 +53,7 @@ def test_the_worst_value_is_the_user_s_too():
     made = {**rows, "p0/s3/hidden": rows["p0/s3/hidden"].flip(1)}
     honest = compare.honest(seen, Precision.FLOAT32)
     ids = ([[1, 2]], [[1, 2]])
-    judged = compare.compare(made, compare.read_truth(honest, Precision.FLOAT32), ids, names())
+    judged = compare.compare(made, compare.build_reference(honest, Precision.FLOAT32), ids, names())
     evidence = compare.evidence_of(judged, Precision.FLOAT32, names())
     assert evidence.worst_site == "hidden[3]"
     assert {one.site for one in evidence.observations} == {"hidden[0]", "hidden[3]"}

@@ -13,11 +13,11 @@ FIRST, SECOND = (7, 8, 9, 10), (7, 8, 5, 10)
 
 def related(ours, theirs):
     """The relation of the prompts' ids that a comparison of the same values comes to."""
-    truth = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    reference = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     ways = ("float32:truth", "float32:split", "float32:sdpa")
-    honest = compare.honest({f"{way}|p0/s0/x": truth for way in ways}, Precision.FLOAT32)
-    ids, mine = (ours, theirs), {"p0/s0/x": truth}
-    told = compare.compare(mine, compare.read_truth(honest, Precision.FLOAT32), ids)
+    honest = compare.honest({f"{way}|p0/s0/x": reference for way in ways}, Precision.FLOAT32)
+    ids, mine = (ours, theirs), {"p0/s0/x": reference}
+    told = compare.compare(mine, compare.build_reference(honest, Precision.FLOAT32), ids)
     [one] = [one for one in told.judgement.relations if one.name == structure.PROMPT_IDS]
     return one
 

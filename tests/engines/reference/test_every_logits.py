@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from conformance.engines.reference.ensemble import TRUTH
+from conformance.engines.reference.ensemble import REFERENCE_RUN
 from conformance.engines.reference.model import ReferenceModel
 from conformance.engines.tree import layer_path
 
@@ -27,7 +27,7 @@ def test_each_row_is_what_the_prompt_up_to_there_gives(family, pad):
     )
     module = AutoModelForCausalLM.from_config(config).eval()
     module.generation_config.pad_token_id = 0
-    member = replace(TRUTH, pad=pad)
+    member = replace(REFERENCE_RUN, pad=pad)
     tokenizer = lambda text: SimpleNamespace(input_ids=IDS)  # noqa: E731
     model = ReferenceModel(module, tokenizer, member, layer_path(module, 2), ())
     rows = model.every_logits("any")

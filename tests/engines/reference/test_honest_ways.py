@@ -79,13 +79,13 @@ def experts(model: Any) -> list[Any]:
 
 @pytest.mark.parametrize("way", [rounded_once, in_halves])
 def test_experts_computed_otherwise_are_the_same_experts(model: Any, way: Any) -> None:
-    truth = logits(model)
+    reference = logits(model)
     found = experts(model)
     assert len(found) == 2
     with exchanged({module: way(module) for module in found}):
         other = logits(model)
-    assert torch.allclose(other, truth, atol=1e-5)
-    assert torch.equal(logits(model), truth)
+    assert torch.allclose(other, reference, atol=1e-5)
+    assert torch.equal(logits(model), reference)
 
 
 def test_they_round_otherwise_in_bf16(model: Any) -> None:
@@ -102,14 +102,14 @@ def test_they_round_otherwise_in_bf16(model: Any) -> None:
 
 def test_a_half_that_is_left_out_is_seen(model: Any) -> None:
     """The negative control of the two above."""
-    truth = logits(model)
+    reference = logits(model)
 
     def first_half(module: Any) -> Any:
         whole = in_halves(module)
         return lambda *args: whole(*args) / 2
 
     with exchanged({module: first_half(module) for module in experts(model)}):
-        assert not torch.allclose(logits(model), truth, atol=1e-2)
+        assert not torch.allclose(logits(model), reference, atol=1e-2)
 
 
 @pytest.mark.parametrize(("architecture", "offset"), NORMED.items())

@@ -14,7 +14,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from conformance.engines.reference.at_once import TestedGenerations, rows_of  # noqa: E402
-from conformance.engines.reference.ensemble import TRUTH, EnsembleMember, members  # noqa: E402
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members  # noqa: E402
 from conformance.engines.reference.model import Others, ReferenceModel  # noqa: E402
 from conformance.engines.tree import layer_path  # noqa: E402
 from conformance.generated_tokens import in_precision  # noqa: E402
@@ -69,11 +69,11 @@ def of(module: Any, member: EnsembleMember, others: Others | None = None) -> Ref
     return model
 
 
-def with_truth(module: Any) -> tuple[Others, tuple[int, ...]]:
+def with_reference(module: Any) -> tuple[Others, tuple[int, ...]]:
     """What others have of the reference, after its run, and the tokens of this."""
-    truth = of(module, TRUTH)
-    tokens = tuple(int(token) for token in truth.run(PROMPT, steps=STEPS).tokens)
-    return Others(truth, TestedGenerations(ALLOWED)), tokens
+    reference = of(module, REFERENCE_RUN)
+    tokens = tuple(int(token) for token in reference.run(PROMPT, steps=STEPS).tokens)
+    return Others(reference, TestedGenerations(ALLOWED)), tokens
 
 
 def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> Any:
@@ -103,7 +103,7 @@ def assert_near_run(run: Any, slow: Any) -> None:
 @pytest.mark.parametrize("architecture", SIZES)
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     module = built(architecture)
-    others, tokens = with_truth(module)
+    others, tokens = with_reference(module)
     way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     run = held(of(module, replace(way, at_once=True), others), tokens)
     slow = held(of(module, way, others), tokens)
@@ -125,12 +125,12 @@ def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -
 def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     """Two of them in one case: each is compared with the reference's of the same number."""
     module = built(architecture)
-    others, _ = with_truth(module)
+    others, _ = with_reference(module)
     way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     quick, slow = of(module, replace(way, at_once=True), others), of(module, way, others)
     for scale in (2.0, -0.5):
-        others.truth.forced = ()
-        tokens = tuple(int(token) for token in edited(others.truth, (), scale).tokens)
+        others.reference.forced = ()
+        tokens = tuple(int(token) for token in edited(others.reference, (), scale).tokens)
         run, other = edited(quick, tokens, scale), edited(slow, tokens, scale)
         assert run.at_once
         assert not other.at_once
@@ -139,7 +139,7 @@ def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, 
 
 def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
     module = built("llama")
-    others, _ = with_truth(module)
+    others, _ = with_reference(module)
     calls: list[int] = []
 
     def counting(stream: torch.Tensor, _: Any) -> torch.Tensor:
@@ -147,27 +147,27 @@ def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
         return stream * (1 + calls[-1] % STEPS)
 
     edits = {1: counting}
-    tokens = tuple(int(t) for t in others.truth.run(PROMPT, edits=edits, steps=STEPS).tokens)
+    tokens = tuple(int(t) for t in others.reference.run(PROMPT, edits=edits, steps=STEPS).tokens)
     calls.append(0)  # as somebody else's run would have left it
     quick = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     quick.forced = (tokens,)
     assert not quick.run(PROMPT, edits=edits, steps=STEPS).at_once
 
 
-def test_the_truths_edited_runs_have_numbers_of_their_own_in_each_case() -> None:
+def test_the_references_edited_runs_have_numbers_of_their_own_in_each_case() -> None:
     """What was tried of one case's says nothing of the next one's, of the same tokens."""
-    others, tokens = with_truth(built("llama"))
-    truth = others.truth
-    edited(truth, tokens)
-    first = truth.number(1)
-    truth.begin_case((PROMPT,))
-    edited(truth, tokens, -0.5)
-    assert first != truth.number(1) != truth.number(0)
+    others, tokens = with_reference(built("llama"))
+    reference = others.reference
+    edited(reference, tokens)
+    first = reference.number(1)
+    reference.begin_case((PROMPT,))
+    edited(reference, tokens, -0.5)
+    assert first != reference.number(1) != reference.number(0)
 
 
 def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
     module = built("llama")
-    model = of(module, TRUTH)
+    model = of(module, REFERENCE_RUN)
     forwards: list[int] = []
     handle = module.register_forward_hook(lambda *_: forwards.append(1))
     first = {name: model.run(PROMPT, parts=(name,)).parts[0][name] for name in model.readable}
@@ -175,7 +175,7 @@ def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
     assert len(forwards) == 1
     assert len(model.readable) > 5
     for name, values in first.items():
-        alone = of(module, TRUTH)
+        alone = of(module, REFERENCE_RUN)
         alone.__dict__["readable"] = ()
         assert str(values) == str(alone.run(PROMPT, parts=(name,)).parts[0][name])
     model.forget_parts()
@@ -186,7 +186,7 @@ def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
 def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
     short = {"max_position_embeddings": len(PROMPT) + 1}
     module = built("llama", rope_parameters=DYNAMIC, **short)
-    others, tokens = with_truth(module)
+    others, tokens = with_reference(module)
     for dtype in (torch.float32, torch.bfloat16):
         assert not held(
             of(module, EnsembleMember("way", dtype, "eager", at_once=True), others), tokens
@@ -195,7 +195,7 @@ def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() ->
 
 def test_a_bf16_way_waits_for_a_float32_one() -> None:
     module = built("llama")
-    others, tokens = with_truth(module)
+    others, tokens = with_reference(module)
     rounded = EnsembleMember("rounded", torch.bfloat16, "eager", at_once=True)
     whole = EnsembleMember("whole", torch.float32, "eager", at_once=True)
     assert not held(of(built("llama"), rounded, others), tokens).at_once
@@ -205,7 +205,7 @@ def test_a_bf16_way_waits_for_a_float32_one() -> None:
 
 def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
     module = built("llama")
-    others, tokens = with_truth(module)
+    others, tokens = with_reference(module)
     model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert not held(model, ()).at_once
     assert not held(model, tokens[:1]).at_once
@@ -217,7 +217,7 @@ def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
 def test_a_prompt_alone_is_not_taken_from_a_longer_forward() -> None:
     """Edited runs begin with its bits."""
     module = built("llama")
-    others, tokens = with_truth(module)
+    others, tokens = with_reference(module)
     model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert held(model, tokens).at_once
     assert not held(model, tokens, steps=1).at_once

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.engines.reference.ensemble import BF16, FLOAT32, TRUTH
+from conformance.engines.reference.ensemble import BF16, FLOAT32, REFERENCE_RUN
 from conformance.engines.reference.model import PromptRun, ReferenceModel
 
 #: What each step finds best, and what was taken: the first token was forced.
@@ -53,7 +53,7 @@ def test_the_first_steps_are_cut_from_everything_that_has_steps():
     assert torch.equal(first.stream[1][0], torch.ones(1, 2))
 
 
-MEMBERS = (TRUTH, *FLOAT32, *BF16)
+MEMBERS = (REFERENCE_RUN, *FLOAT32, *BF16)
 
 
 def projected(rows, direction):

@@ -13,7 +13,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from conformance.engines.reference.at_once import TestedGenerations as Tested
 from conformance.engines.reference.candidates_experts import along_experts
 from conformance.engines.reference.engine import places
-from conformance.engines.reference.ensemble import TRUTH
+from conformance.engines.reference.ensemble import REFERENCE_RUN
 from conformance.engines.reference.expert_choice import Routing, blocks, routed
 from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
 
@@ -135,7 +135,7 @@ def test_one_token_is_tied(mixture) -> None:
 
 def reference(module, decisions, others=None) -> ReferenceModel:
     norms = (1.0,) * len(module.model.layers)
-    member = TRUTH if others is None else replace(TRUTH, name="float32_other")
+    member = REFERENCE_RUN if others is None else replace(REFERENCE_RUN, name="float32_other")
     return ReferenceModel(module, None, member, "model.layers", norms, others, anew=decisions)
 
 
@@ -172,24 +172,26 @@ def along(module, observed: dict[str, Tensor]):
 
 def test_the_reference_takes_the_experts_that_a_candidate_took(mixture) -> None:
     observed = with_other_experts(mixture)
-    model, truth = along(mixture, observed)
+    model, reference_values = along(mixture, observed)
     for site, value in observed.items():
-        torch.testing.assert_close(truth[site], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(reference_values[site], value, rtol=1e-4, atol=1e-5)
     usual = values_of(reference(mixture, {}).run(IDS))
     assert not torch.allclose(usual["p0/s0/logits"], observed["p0/s0/logits"], atol=1e-3)
     # A baseline run takes the same experts, whatever it would choose.
     others = Others(model, Tested(1e-5))
     own = values_of(reference(mixture, {}, others).run(IDS))
-    torch.testing.assert_close(own["p0/s0/logits"], truth["p0/s0/logits"])
+    torch.testing.assert_close(own["p0/s0/logits"], reference_values["p0/s0/logits"])
 
 
 def test_a_row_that_no_tie_explains_stays_off(mixture) -> None:
     observed = with_other_experts(mixture)
     observed["p0/s0/stream.1"] = observed["p0/s0/stream.1"] + 0.1
-    _, truth = along(mixture, observed)
+    _, reference_values = along(mixture, observed)
     usual = values_of(reference(mixture, {}).run(IDS))
-    assert not torch.allclose(truth["p0/s0/stream.1"], observed["p0/s0/stream.1"], atol=1e-2)
-    assert torch.equal(truth["p0/s0/stream.0"], usual["p0/s0/stream.0"])
+    assert not torch.allclose(
+        reference_values["p0/s0/stream.1"], observed["p0/s0/stream.1"], atol=1e-2
+    )
+    assert torch.equal(reference_values["p0/s0/stream.0"], usual["p0/s0/stream.0"])
 
 
 def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> PromptRun:

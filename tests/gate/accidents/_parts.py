@@ -10,5 +10,5 @@ def read(lm, case):
     return [{"logits": logits}]
 
 
-def truth(model, case):
+def reference_values(model, case):
     return [{"logits": model.run(case.prompts[0]).logits}]

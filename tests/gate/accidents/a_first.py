@@ -2,7 +2,7 @@
 
 from conformance import scenario
 
-from ._parts import read, seen, truth
+from ._parts import read, reference_values, seen
 
 
 @scenario()
@@ -11,4 +11,4 @@ def a_first(lm, case):
     return read(lm, case)
 
 
-a_first.reference(truth)
+a_first.reference(reference_values)

@@ -2,7 +2,7 @@
 
 from conformance import scenario
 
-from ._parts import read, seen, truth
+from ._parts import read, reference_values, seen
 
 
 @scenario()
@@ -12,4 +12,4 @@ def b_company(lm, case):
     return read(lm, case)
 
 
-b_company.reference(truth)
+b_company.reference(reference_values)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance import scenario
 
-from ._parts import read, truth
+from ._parts import read, reference_values
 
 
 @scenario()
@@ -17,4 +17,4 @@ def once(lm, case):
     return read(lm, case)
 
 
-once.reference(truth)
+once.reference(reference_values)

@@ -125,7 +125,7 @@ function tokenPart(detail) {
 }
 
 const tokenDiffers = (extra) => extra.best !== undefined && extra.chosen !== undefined && String(extra.best) !== String(extra.chosen);
-const tokenWords = (step) => (step.extra.chosen === undefined ? `${step.verdict.symbol} ${step.step}` : tokenDiffers(step.extra) ? `${step.extra.chosen} (truth ${step.extra.best})` : String(step.extra.chosen));
+const tokenWords = (step) => (step.extra.chosen === undefined ? `${step.verdict.symbol} ${step.step}` : tokenDiffers(step.extra) ? `${step.extra.chosen} (reference ${step.extra.best})` : String(step.extra.chosen));
 
 function relationPart(detail) {
   if (!detail.relations.length) return null;

@@ -32,7 +32,7 @@ class CaseReference:
     lacking: str = ""
 
 
-class Truths:
+class ReferenceReader:
     """The references of one case of one model in one `precision`.
 
     They are read once, and columns that generated the same tokens share an object. `twin`: the case
@@ -48,7 +48,7 @@ class Truths:
         *,
         twin: bool,
         precision: Precision,
-        before: Truths | None = None,
+        before: ReferenceReader | None = None,
     ) -> None:
         self.precision = precision
         self.run = run
@@ -72,12 +72,14 @@ class Truths:
         if along.key == self.case.key:
             return plain
         if along.key not in self._known:
-            truth = plain.members["truth"]
-            runs = {Site.parse(name).run for name in truth} if along.along else set(along.forced)
+            reference = plain.members["truth"]
+            runs = (
+                {Site.parse(name).run for name in reference} if along.along else set(along.forced)
+            )
             found = self._observed(FORCED.id, along)
             if not isinstance(found, str):
                 members = merged(plain.members, found[0], runs)
-                self._known[along.key] = self._made(members, plain.prompt_ids, free=truth)
+                self._known[along.key] = self._made(members, plain.prompt_ids, free=reference)
             elif along.along:
                 words = "the reference was not run along the candidate's experts"
                 self._known[along.key] = f"{words}: {found}"
@@ -124,12 +126,12 @@ class Truths:
         plain = self._plain()
         if isinstance(plain, str):
             return False
-        truth = plain.members["truth"]
+        reference = plain.members["truth"]
         pairs = [
-            (value, truth[logits])
-            for name, value in truth.items()
+            (value, reference[logits])
+            for name, value in reference.items()
             if (site := Site.parse(name)).name == SAMPLED
-            and (logits := str(replace(site, name="logits"))) in truth
+            and (logits := str(replace(site, name="logits"))) in reference
         ]
         return bool(pairs) and all(int(logits.argmax()) == int(ids) for ids, logits in pairs)
 

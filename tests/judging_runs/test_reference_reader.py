@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell
-from conformance.judging_runs.truths import CaseReference, Truths
+from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
 from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import Case, Group, Outcome, Precision, Status, Thresholds, Verdict
 from conformance.store import RunFolder
@@ -29,7 +29,7 @@ def generation(tokens: tuple[int, ...], *logits: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("larger", "verdict"), [(2, Verdict.MATCH), (1, Verdict.WRONG)])
-def test_the_id_that_the_truth_was_held_to_is_the_largest_of_its_own_logits(
+def test_the_id_that_the_reference_was_held_to_is_the_largest_of_its_own_logits(
     tmp_path: Path, larger: int, verdict: Verdict
 ) -> None:
     """Along a candidate's tokens the reference has their ids, which say nothing of its choice."""
@@ -45,16 +45,18 @@ def test_the_id_that_the_truth_was_held_to_is_the_largest_of_its_own_logits(
     own = NEAR_TIE.clone()
     own[larger] += 2.0**-17
     candidate = generation((2, 1), own, AFTER)
-    truth = Truths(run, "toy", CASE, twin=False, precision=Precision.FLOAT32).along(candidate)
-    assert isinstance(truth, CaseReference), truth
-    assert not truth.lacking
+    case_reference = ReferenceReader(
+        run, "toy", CASE, twin=False, precision=Precision.FLOAT32
+    ).along(candidate)
+    assert isinstance(case_reference, CaseReference), case_reference
+    assert not case_reference.lacking
     judgement = judge_cell(
         candidate,
-        truth.reference,
+        case_reference.reference,
         twin=False,
         equal=(),
         prompt_ids=IDS,
-        truth_ids=truth.prompt_ids,
+        reference_ids=case_reference.prompt_ids,
         limits=Thresholds().of(Precision.FLOAT32),
     )
     assert judgement.verdict is verdict, judgement.reason
