@@ -94,13 +94,14 @@ def main() -> None:
             batch, found = tried(
                 place, model, [ProgramTrial(p, (HF, *left.values())) for p in chunk]
             )
-            honest = sorted(name for name, backend in found if backend == HF.id)
-            print(f"{start + len(chunk)} programs: {len(honest)} differ without a fault {honest}")
+            fault_free = sorted(name for name, backend in found if backend == HF.id)
+            count = len(fault_free)
+            print(f"{start + len(chunk)} programs: {count} differ without a fault {fault_free}")
             for fault, backend in list(left.items()):
                 shown = [
                     (number, program)
                     for number, program in enumerate(chunk)
-                    if (program.name, backend.id) in found and program.name not in honest
+                    if (program.name, backend.id) in found and program.name not in fault_free
                 ]
                 if shown:
                     # The shortest of those that show it is the quickest to be made smaller.

@@ -24,7 +24,7 @@ def truth():
     return 3.0 * torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
-def honest(truth, count=MEMBERS, *, size=0.004, seed=1):
+def baseline_runs(truth, count=MEMBERS, *, size=0.004, seed=1):
     """bf16 computations of it, each with errors of its own."""
     noise = torch.Generator().manual_seed(seed)
     scale = size * truth.norm(dim=-1, keepdim=True) / WIDTH**0.5
@@ -35,11 +35,11 @@ def honest(truth, count=MEMBERS, *, size=0.004, seed=1):
 
 @pytest.fixture(scope="module")
 def floor(truth):
-    return honest(truth)
+    return baseline_runs(truth)
 
 
-def test_an_honest_computation_is_the_same(truth, floor):
-    [candidate] = honest(truth, 1, seed=7)
+def test_a_baseline_computation_is_the_same(truth, floor):
+    [candidate] = baseline_runs(truth, 1, seed=7)
     found = conformance.assert_same(candidate, truth, floor=floor)
     assert found.verdict is Verdict.MATCH
     assert found.worst_ratio < 2
@@ -60,14 +60,14 @@ def test_several_values_are_named_and_the_wrong_one_is_said(truth, floor):
 
 
 def test_one_token_of_many_is_enough(truth, floor):
-    candidate = honest(truth, 1, seed=7)[0]
+    candidate = baseline_runs(truth, 1, seed=7)[0]
     candidate[3] = candidate[2]
     with pytest.raises(conformance.NotSame, match="tokens 3 of 6"):
         conformance.assert_same(candidate, truth, floor=floor)
 
 
 def test_drift_fails_unless_it_is_allowed(truth, floor):
-    [coarse] = honest(truth, 1, size=0.012, seed=7)
+    [coarse] = baseline_runs(truth, 1, size=0.012, seed=7)
     assert conformance.compare(coarse, truth, floor=floor).verdict is Verdict.DRIFT
     with pytest.raises(conformance.NotSame, match="drift"):
         conformance.assert_same(coarse, truth, floor=floor)

@@ -95,7 +95,7 @@ def suspicious(
 ) -> bool:
     """Return whether streams were read and an unedited run's logits look wrong (a cheap check)."""
     reference = members.get("truth", {})
-    honest = [values for name, values in members.items() if in_precision(name, precision)]
+    baseline_runs = [values for name, values in members.items() if in_precision(name, precision)]
     if len(unedited(observed)) < 2:
         return False
     for name, value in observed.items():
@@ -103,7 +103,7 @@ def suspicious(
         known = reference.get(name)
         if site.name != "logits" or site.step or site.run == "edited" or known is None:
             continue
-        allowed = max((_off(run[name], known) for run in honest if name in run), default=0.0)
+        allowed = max((_off(run[name], known) for run in baseline_runs if name in run), default=0.0)
         if value.shape != known.shape or not _off(value, known) <= _SUSPICIOUS[precision] * allowed:
             return True
     return False

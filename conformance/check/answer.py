@@ -20,7 +20,7 @@ from conformance.check.values.compare import Compared, Values
 from conformance.check.values.divergence import written
 from conformance.errors import ConformanceError
 from conformance.inputs.user_file import UserFile
-from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
+from conformance.judge.reference import BASELINE_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.planning.named import HF
@@ -34,7 +34,7 @@ _NAMED = 4
 #: Explanations of values that cannot be judged, by the judge's reason: transformers' own float32
 #: runs differ, or give no numbers.
 _UNCLEAR = {
-    HONEST_RUNS_DIFFER: (
+    BASELINE_RUNS_DIFFER: (
         "transformers' own runs in float32 do not agree on this, by far more than rounding, so "
         "nothing can be the same. Its numbers depend on which kernel computes them, as those of "
         "padding do: transformers pads the shorter prompts of a batch on the left, so that the "

@@ -61,7 +61,7 @@ def describe_difference(
     known = catalogue(seen, layer_list)
     ours, theirs = compare.layers(mine), compare.layers(seen)
     part = parting(ours, seen, known)
-    reference = compare.honest(seen, Precision.FLOAT32)
+    reference = compare.select_runs(seen, Precision.FLOAT32)
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     sides = _Sides(
         {Site.parse(site): value for site, value in reference["truth"].items()},

@@ -71,7 +71,7 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
         mine[str(Site(called))], at[called] = last, order_of(place)
     reference = {
         way: {site: value for site, value in values.items() if site in mine}
-        for way, values in compare.honest(seen, precision).items()
+        for way, values in compare.select_runs(seen, precision).items()
     }
     ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
     prepared = compare.build_reference(reference, precision)
@@ -86,7 +86,7 @@ def _found(
     names = {site_name(place): name for name, place in dump.places.items()}
     meant = {
         Site.parse(site).name: value
-        for site, value in compare.honest(seen, Precision.FLOAT32)["truth"].items()
+        for site, value in compare.select_runs(seen, Precision.FLOAT32)["truth"].items()
     }
     found = []
     for site in compare.wrong(rounded.judgement)[:_MOST]:

@@ -14,7 +14,7 @@ from conformance.expectations.assess import applying, explains
 from conformance.expectations.conditions import Where, holds
 from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
-from conformance.judge.reference import HONEST_RUNS_DIFFER
+from conformance.judge.reference import BASELINE_RUNS_DIFFER
 from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
 from conformance.records.base import Id
@@ -102,7 +102,7 @@ def undetermined(cell: CellResult) -> bool:
     """Return whether the cell fails only on values that the baseline runs do not agree on. For
     example, a direction removed from itself leaves rounding error, which a norm then amplifies.
     """
-    unclear = [each for each in cell.observations if each.message == HONEST_RUNS_DIFFER]
+    unclear = [each for each in cell.observations if each.message == BASELINE_RUNS_DIFFER]
     off = [each for each in cell.observations if not each.verdict.passes]
     return bool(unclear) and len(off) == len(unclear)
 
@@ -113,7 +113,8 @@ def differs(cell: CellResult) -> bool:
     """
     if cell.verdict is Verdict.VACUOUS:
         observed = any(
-            each.verdict.fails and each.message != HONEST_RUNS_DIFFER for each in cell.observations
+            each.verdict.fails and each.message != BASELINE_RUNS_DIFFER
+            for each in cell.observations
         )
         return observed or any(relation.gates and not relation.holds for relation in cell.relations)
     return cell.verdict.fails and not cell.harness

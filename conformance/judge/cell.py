@@ -33,7 +33,7 @@ from conformance.judge.measures import (
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
-from conformance.judge.reference import HONEST_RUNS_DIFFER, ReferenceRuns, read_reference
+from conformance.judge.reference import BASELINE_RUNS_DIFFER, ReferenceRuns, read_reference
 from conformance.records import (
     CHOSEN,
     GREEDY,
@@ -154,10 +154,10 @@ def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwi
         return False
     if right not in evidence.floors:  # no number can be read from it
         return False
-    honest = evidence.floors[right]
-    off = metrics.norm(metrics.rows(one) - metrics.rows(other), honest.bulk)
+    noise_floor = evidence.floors[right]
+    off = metrics.norm(metrics.rows(one) - metrics.rows(other), noise_floor.bulk)
     may = router_ties.following(right, len(off), evidence.reference.ties)
-    return bool((may | (off <= limits.far_max * honest.noise)).all())
+    return bool((may | (off <= limits.far_max * noise_floor.noise)).all())
 
 
 def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
@@ -188,7 +188,7 @@ def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, compara
         elif flaw := structure.shape(tensor, reference[site]):
             evidence.settle(site, Verdict.STRUCTURE, flaw)
         elif flaw := structure.dtype(
-            tensor, evidence.reference.honest[site], site, evidence.reference.precision
+            tensor, evidence.reference.baseline_values[site], site, evidence.reference.precision
         ):
             evidence.settle(site, Verdict.DTYPE, flaw)
         elif numberless := _numberless(evidence, site, kinds):
@@ -241,10 +241,10 @@ def _compare_values(
     remaining = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
     for site, distance in distances(evidence.reference, remaining, limits):
         tensor = evidence.observed[site]
-        exact = _is_honest(tensor, evidence.reference, site)
+        exact = _is_baseline_value(tensor, evidence.reference, site)
         judged = _measured(tensor, site, distance, exact, limits)
         if judged.verdict is Verdict.MATCH and _proves_nothing(evidence.floors[site]):
-            evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
+            evidence.settle(site, Verdict.UNKNOWN, BASELINE_RUNS_DIFFER)
             continue
         evidence.judged[site] = judged
     if _routers_tie(evidence.reference):
@@ -300,8 +300,8 @@ def distances(
 ) -> Iterator[tuple[Site, floor.Distance]]:
     """Yield how far a candidate's finite rows (float64 [T, D]) are from the reference, by site."""
     for batch in metrics.batches(rows):
-        honest = [reference.floor(site) for site in batch]
-        measured = floor.measures([rows[site] for site in batch], honest, limits)
+        noise_floors = [reference.floor(site) for site in batch]
+        measured = floor.measures([rows[site] for site in batch], noise_floors, limits)
         yield from zip(batch, measured, strict=True)
 
 
@@ -335,11 +335,11 @@ def _weighed(
     reference, mine = evidence.reference, evidence.observed[site]
     if any(replace(site, name=chosen) in reference.reference_values for chosen in CHOSEN):
         return None
-    ids = (reference.reference_values[site], *reference.honest[site])
+    ids = (reference.reference_values[site], *reference.baseline_values[site])
     for other, numbers in reference.reference_values.items():
         if not numbers.is_floating_point() or replace(other, name=site.name) != site:
             continue
-        found = rankings.numbers_of(mine, ids, (numbers, *reference.honest[other]))
+        found = rankings.numbers_of(mine, ids, (numbers, *reference.baseline_values[other]))
         if found is None:
             continue
         weighed = rankings.weigh(mine, ids[0], found, limits, reference.precision)
@@ -348,12 +348,12 @@ def _weighed(
     return None
 
 
-def _is_honest(tensor: Tensor, reference: ReferenceRuns, site: Site) -> bool:
+def _is_baseline_value(tensor: Tensor, reference: ReferenceRuns, site: Site) -> bool:
     """Return whether a tensor is bitwise a baseline run, the reference, or its rounding."""
     reference_values = reference.reference_values[site]
     rounded = reference_values.to(getattr(torch, reference.precision.dtype))
-    accepted = (reference_values, rounded, *reference.honest[site])
-    return any(_same_values(tensor, honest) for honest in accepted)
+    accepted = (reference_values, rounded, *reference.baseline_values[site])
+    return any(_same_values(tensor, value) for value in accepted)
 
 
 def _same_values(left: Tensor, right: Tensor) -> bool:
@@ -363,16 +363,16 @@ def _same_values(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left, right)
 
 
-def _proves_nothing(honest: floor.Floor) -> bool:
+def _proves_nothing(noise_floor: floor.Floor) -> bool:
     """Return whether float32 baseline runs differ by more than rounding.
 
     They do in rows of padding or uninitialized memory. One row is enough, but in a mixture, where a
     token may be between two experts, it takes half of them.
     """
-    if honest.precision is not Precision.FLOAT32:
+    if noise_floor.precision is not Precision.FLOAT32:
         return False
-    noise = metrics.ratio(honest.noise, honest.scale).tolist()
-    return (metrics.median(noise) if honest.mixture else max(noise)) >= NO_ROUNDING
+    noise = metrics.ratio(noise_floor.noise, noise_floor.scale).tolist()
+    return (metrics.median(noise) if noise_floor.mixture else max(noise)) >= NO_ROUNDING
 
 
 def _measured(
@@ -444,15 +444,15 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
             message = "harness: the reference's logits of this step were not recorded"
             evidence.settle(site, Verdict.UNKNOWN, message)
             continue
-        honest = evidence.reference.floor(logits)
-        size = honest.reference.numel()
+        noise_floor = evidence.reference.floor(logits)
+        size = noise_floor.reference.numel()
         if token.numel() != 1 or not 0 <= int(token) < size:
             evidence.settle(site, Verdict.WRONG, f"{token.tolist()} is no id of {size}")
             continue
         choice = tokens.choice(
             int(token),
-            honest.reference.flatten(),
-            honest.members.flatten(1),
+            noise_floor.reference.flatten(),
+            noise_floor.members.flatten(1),
             limits,
             evidence.reference.precision,
         )

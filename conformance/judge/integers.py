@@ -42,14 +42,14 @@ class Runs:
     """
 
     reference: Tensor
-    honest: Sequence[Tensor]
+    baseline: Sequence[Tensor]
     coarse: Sequence[Tensor] = ()
     width: int = 1
 
     @property
     def shown(self) -> Tensor:
         """Return all of them: [runs, *shape]."""
-        return torch.stack([self.reference, *self.honest, *self.coarse])
+        return torch.stack([self.reference, *self.baseline, *self.coarse])
 
 
 def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdict, str]:
@@ -60,7 +60,7 @@ def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdic
         return Verdict.EXACT, ""
     first = torch.nonzero(unequal)[0].tolist() if candidate.ndim else []
     words = f"{count} of {candidate.numel()} integers differ, the first at {first}"
-    flips = max((int((run != runs.reference).sum()) for run in runs.honest), default=0)
+    flips = max((int((run != runs.reference).sum()) for run in runs.baseline), default=0)
     if flips:
         words += f"; up to {flips} in transformers' own {precision} runs"
     if precision is Precision.FLOAT32:
@@ -77,18 +77,18 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     times as many is drift, as for noise. Rounded numbers and orders are also limited in how far
     they move.
     """
-    honest = torch.stack(list(runs.honest))
-    if torch.equal(honest, runs.reference.expand_as(honest)):
+    baseline = torch.stack(list(runs.baseline))
+    if torch.equal(baseline, runs.reference.expand_as(baseline)):
         return Verdict.WRONG, ""
-    if reason := _others_in_a_row(candidate, runs.reference, runs.honest):
+    if reason := _others_in_a_row(candidate, runs.reference, runs.baseline):
         return Verdict.WRONG, reason
-    flipped = honest != runs.reference
+    flipped = baseline != runs.reference
     # An entry on which all other runs agree flips in one run as it may in a candidate.
     alone = flipped & (flipped.sum(dim=0) == 1)
     unequal = candidate != runs.reference
     sure = unequal & ~flipped.any(dim=0)
     worst = max(_excess(unequal, flipped), _excess(sure, alone))
-    far = _far(candidate, replace(runs, coarse=runs.honest))
+    far = _far(candidate, replace(runs, coarse=runs.baseline))
     if worst <= 1 and far <= BF16_LIMITS.k_max:
         return Verdict.MATCH, ""
     if worst <= BF16_LIMITS.k_max and far <= BF16_LIMITS.far_max:
@@ -117,9 +117,9 @@ def _excess(mine: Tensor, theirs: Tensor) -> float:
     `theirs` is [runs, *shape]. All rows together and the worst single row count.
     """
     own = _rows(mine).sum(dim=-1)
-    honest = torch.stack([_rows(run).sum(dim=-1) for run in theirs])
-    usual = honest.sum(dim=-1).amax()
-    rows = honest.amax(dim=0).clamp_min(float(usual) / len(own))
+    baseline = torch.stack([_rows(run).sum(dim=-1) for run in theirs])
+    usual = baseline.sum(dim=-1).amax()
+    rows = baseline.amax(dim=0).clamp_min(float(usual) / len(own))
     pairs = [(float(own.sum()), float(usual)), *zip(own.tolist(), rows.tolist(), strict=True)]
     return max(_factor(count, expected) for count, expected in pairs)
 
@@ -145,7 +145,7 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
         return _neighbours(candidate, runs)
     if _orders(candidate, runs):
         return _places(candidate, runs)
-    if reason := _others_in_a_row(candidate, runs.reference, (*runs.honest, *runs.coarse)):
+    if reason := _others_in_a_row(candidate, runs.reference, (*runs.baseline, *runs.coarse)):
         return Verdict.WRONG, reason
     strange = (candidate != runs.shown).all(dim=0)
     if bool(strange.any()):
@@ -154,7 +154,7 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     chance = share(runs.width) * (
         torch.stack(moved).mean(dim=0) if moved else torch.zeros(candidate.shape).double()
     )
-    flips = [_rows(run != runs.reference) for run in runs.honest]
+    flips = [_rows(run != runs.reference) for run in runs.baseline]
     let = torch.stack(flips).sum(dim=-1).amax(dim=0) if flips else torch.zeros(1)
     return _by_chance(_rows(candidate != runs.reference), _rows(chance), let, "as in baseline runs")
 
@@ -211,7 +211,7 @@ def _orders(candidate: Tensor, runs: Runs) -> bool:
         return False
     ids = right.sort(dim=-1).values
     distinct = not bool((ids[..., 1:] == ids[..., :-1]).any())
-    every = (candidate, *runs.honest, *runs.coarse)
+    every = (candidate, *runs.baseline, *runs.coarse)
     return distinct and all(_same_in_rows(run, right) for run in every)
 
 
@@ -231,8 +231,8 @@ def _places(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     if bool(strange.any()):
         return Verdict.WRONG, f"{int(strange.sum())} are further on than rounding brings them"
     chance = (2 * may).clamp_max(1.0)  # two ids swap places
-    honest = torch.stack([(_places_of(run) != right).sum(dim=-1) for run in runs.honest])
-    let = honest.amax(dim=0) + 1
+    baseline = torch.stack([(_places_of(run) != right).sum(dim=-1) for run in runs.baseline])
+    let = baseline.amax(dim=0) + 1
     return _by_chance(apart > 0, chance, let, "they have changed places with their neighbours")
 
 
@@ -241,12 +241,12 @@ def _places_of(ids: Tensor) -> Tensor:
     return _rows(ids).argsort(dim=-1).double()
 
 
-def _others_in_a_row(candidate: Tensor, reference: Tensor, honest: Sequence[Tensor]) -> str:
+def _others_in_a_row(candidate: Tensor, reference: Tensor, baseline: Sequence[Tensor]) -> str:
     """Return why a row's ids are wrong, if baseline runs only reorder the same ids."""
-    if all(_same_in_rows(run, reference) for run in honest) and not _same_in_rows(
+    if all(_same_in_rows(run, reference) for run in baseline) and not _same_in_rows(
         candidate, reference
     ):
-        if any(not torch.equal(run, reference) for run in honest):
+        if any(not torch.equal(run, reference) for run in baseline):
             return "which order the same ones otherwise, and not others"
         return "no baseline run has others"
     return ""

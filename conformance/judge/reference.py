@@ -20,7 +20,7 @@ from conformance.records import TIED, Precision, Site
 FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
 
 #: Reasons for observations that cannot be judged.
-HONEST_RUNS_DIFFER = (
+BASELINE_RUNS_DIFFER = (
     "the float32 baseline runs differ in it by more than rounding: an error as large as the value "
     "itself would pass"
 )
@@ -36,7 +36,7 @@ _WIDE = 1024
 
 @dataclass(slots=True, eq=False)
 class ReferenceRuns:
-    """The reference and its baseline runs (`honest`) in one precision, by site.
+    """The reference and its baseline runs in one precision, by site.
 
     `mixture`: the model has routers. `width` is its residual stream's; 0 means the narrowest
     observation's. Entries that are nan or infinite in all runs alike are replaced by 0, and
@@ -49,7 +49,7 @@ class ReferenceRuns:
     """
 
     reference_values: Mapping[Site, Tensor]
-    honest: Mapping[Site, tuple[Tensor, ...]]
+    baseline_values: Mapping[Site, tuple[Tensor, ...]]
     auxiliary: Mapping[Site, Tensor] = field(default_factory=dict)
     precision: Precision = Precision.BF16
     mixture: bool = False
@@ -100,8 +100,8 @@ class ReferenceRuns:
                 self._floors[site] = borrowed
 
     def _same_values(self, site: Site, other: ReferenceRuns) -> bool:
-        own_tensors = (self.reference_values[site], *self.honest[site])
-        other_tensors = (other.reference_values[site], *other.honest[site])
+        own_tensors = (self.reference_values[site], *self.baseline_values[site])
+        other_tensors = (other.reference_values[site], *other.baseline_values[site])
         return len(own_tensors) == len(other_tensors) and all(
             own.dtype == foreign.dtype and torch.equal(own, foreign)
             for own, foreign in zip(own_tensors, other_tensors, strict=True)
@@ -124,7 +124,7 @@ class ReferenceRuns:
             torch.stack(
                 [
                     metrics.all_rows(runs)
-                    for runs in zip(*(self.honest[s] for s in sites), strict=True)
+                    for runs in zip(*(self.baseline_values[s] for s in sites), strict=True)
                 ]
             ),
             [None if twin is None else self._floors[twin].reference.norm(dim=-1) for twin in twins],
@@ -164,7 +164,10 @@ class ReferenceRuns:
     def integers(self, site: Site) -> Runs:
         """Return the integers of the reference and the baseline runs at a site."""
         return Runs(
-            self.reference_values[site], self.honest[site], self.coarse.get(site, ()), self._terms()
+            self.reference_values[site],
+            self.baseline_values[site],
+            self.coarse.get(site, ()),
+            self._terms(),
         )
 
     def _terms(self) -> int:
@@ -193,8 +196,8 @@ class ReferenceRuns:
         if not self._known:
             for site, tensor in self.reference_values.items():
                 if tensor.is_floating_point() and site not in self.unclear:
-                    honest = self.floor(site)
-                    self._known[site] = NoisyRows(honest.reference, honest.noise)
+                    noise_floor = self.floor(site)
+                    self._known[site] = NoisyRows(noise_floor.reference, noise_floor.noise)
         return self._known
 
 
@@ -239,7 +242,9 @@ def read_reference(
     flaw = next(_flaws(reference_values, members, precision, twin=twin), "")
     if flaw:
         return flaw
-    honest = {site: tuple(values[site] for values in members.values()) for site in reference_values}
+    baseline_values = {
+        site: tuple(values[site] for values in members.values()) for site in reference_values
+    }
     clear = {site: places for site, places in odd.items() if site not in unclear}
     own = (
         reference_values
@@ -248,7 +253,7 @@ def read_reference(
     )
     return ReferenceRuns(
         reference_values,
-        honest,
+        baseline_values,
         auxiliary,
         precision,
         mixture,
@@ -297,7 +302,7 @@ def _numberless(
             continue
         odd[site] = structure.kinds(tensor)
         if any(structure.other_kinds(run, odd[site]) for run in runs):
-            unclear[site] = HONEST_RUNS_DIFFER
+            unclear[site] = BASELINE_RUNS_DIFFER
         elif bool(odd[site].all()):
             unclear[site] = NO_NUMBER
         if site in unclear:

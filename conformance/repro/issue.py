@@ -143,9 +143,9 @@ def _expected(results: Results, cell: CellResult, reference: Group | None) -> It
     limits = results.environment.thresholds.of(cell.precision)
     yield (
         "The values of transformers' own modelling code, read and written with plain forward "
-        "hooks in float32 (the script's second function), up to the noise of honest "
-        f"{cell.precision} runs of the same: {number(limits.k_med)} times it at the median token, "
-        f"{number(limits.k_max)} times at the worst."
+        "hooks in float32 (the script's second function), up to the noise of "
+        f"{cell.precision} baseline runs of the same: {number(limits.k_med)} times it at the "
+        f"median token, {number(limits.k_max)} times at the worst."
     )
     members = reference.identity.get("members") if reference else None
     apart = reference.identity.get("float32_disagreement") if reference else None

@@ -126,14 +126,14 @@ def _folder(request: SelfTestRequest, planned: injections.Plan) -> RunFolder:
             request.reports,
             planned.models,
             tuple(map(Column, planned.backends)),
-            planned.honest,
+            planned.fault_free,
             scenarios=request.scenarios,
             thresholds=request.thresholds,
             jobs=request.jobs,
         )
     folder = open_run(request.reports, request.again or request.resume)
-    stored, asked = folder.plan(), set(planned.honest)
-    resumed = (stored.models, stored.cells) == (planned.models, planned.honest)
+    stored, asked = folder.plan(), set(planned.fault_free)
+    resumed = (stored.models, stored.cells) == (planned.models, planned.fault_free)
     if not (resumed if request.resume else asked <= set(stored.cells)):
         option = "--resume" if request.resume else "--again"
         raise ConformanceError(
@@ -167,12 +167,12 @@ def controlled(request: SelfTestRequest) -> Iterator[tuple[str, tuple[str, ...]]
 def _planned(request: SelfTestRequest, scenarios: Mapping[str, Scenario]) -> injections.Plan:
     traced = [backend for backend in request.backends if backend.id not in CLIENTS]
     whole = traced and not request.quick
-    honest = plan.cells(request.models, traced, scenarios) if whole else ()
+    fault_free = plan.cells(request.models, traced, scenarios) if whole else ()
     planned = injections.plan(
         chosen_faults(request.expression, quick=request.quick),
         request.models,
         request.backends,
-        honest,
+        fault_free,
         most=QUICK_VARIANTS if request.quick else None,
         gaps=request.gaps,
         measured=_measured(request),

@@ -107,22 +107,22 @@ def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
     if not places:
         return None
     place, seed = chance.choice(places), chance.choice(range(1 << 30))
-    honest, lengths = cell.observed[str(place)], _lengths(cell, place)
+    value, lengths = cell.observed[str(place)], _lengths(cell, place)
     if kind is Kind.SERVED_ROW:
         row = chance.choice(torch.nonzero(lengths).flatten().tolist())
         lengths = torch.zeros_like(lengths).index_fill(0, torch.tensor(row), lengths[row])
-    error = _random(metrics.rows(honest), torch.Generator().manual_seed(seed))
+    error = _random(metrics.rows(value), torch.Generator().manual_seed(seed))
     error = error * cell.floor(place).bulk
     error = error / error.norm(dim=-1, keepdim=True).clamp_min(_NOTHING) * lengths.unsqueeze(-1)
     # Copies of the value get the error too. Copies that differ are another fault, seen by the bits.
     copies = [
         str(site)
         for site in _numbers(cell)
-        if same_bits({"": honest}, {"": cell.observed[str(site)]})
+        if same_bits({"": value}, {"": cell.observed[str(site)]})
     ]
 
     def faulty(dose: float) -> Mapping[str, Tensor]:
-        moved = (metrics.rows(honest) + dose * error).reshape(honest.shape).to(honest.dtype)
+        moved = (metrics.rows(value) + dose * error).reshape(value.shape).to(value.dtype)
         return {**cell.observed, **dict.fromkeys(copies, moved)}
 
     return faulty
@@ -143,8 +143,8 @@ def _numbers(cell: DosedCell) -> list[Site]:
 
 def _lengths(cell: DosedCell, site: Site) -> Tensor:
     """Return the lengths of the reference's rows; 0 for a row that must be exactly zero."""
-    honest = cell.floor(site)
-    return honest.scale.masked_fill(honest.zero, 0.0)
+    noise_floor = cell.floor(site)
+    return noise_floor.scale.masked_fill(noise_floor.zero, 0.0)
 
 
 def _start(cell: DosedCell, kind: Kind, chance: Chance) -> Site | None:

@@ -53,14 +53,14 @@ def results(
     model: Model,
     backends: Sequence[Backend],
     faulty: Sequence[FaultyColumn],
-    honest: Sequence[Cell],
+    fault_free: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> Verdicts:
     """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells:
     each in the precision of its fault, judged together with fault-free cells in the same precision.
     """
-    plain = [cell for cell in honest if cell.model == model.id]
+    plain = [cell for cell in fault_free if cell.model == model.id]
     by_cell: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     by_precision: dict[Precision, Mapping[str, CellResult]] = {}
@@ -112,16 +112,16 @@ def rows(
     return [_row(run, column, cell, verdicts, sound) for column in faulty for cell in column.cells]
 
 
-def alarms(by_cell: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Alarm]:
+def alarms(by_cell: Mapping[str, CellResult], fault_free: Sequence[Cell]) -> list[Alarm]:
     return [
         Alarm(cell.id, by_cell[cell.id].verdict, by_cell[cell.id].reason)
-        for cell in honest
+        for cell in fault_free
         if by_cell[cell.id].verdict.fails
     ]
 
 
-def _held_to_bits(honest: CellResult) -> bool:
-    return any(relation.name.startswith(BITWISE) for relation in honest.relations)
+def _held_to_bits(fault_free: CellResult) -> bool:
+    return any(relation.name.startswith(BITWISE) for relation in fault_free.relations)
 
 
 def _row(
@@ -158,8 +158,8 @@ def _row(
         return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
     if result.verdict.neutral:
         return replace(row, ending=Ending.ABSENT)
-    honest = sound.by_precision.get(fault.precision, {})
-    twin = honest.get(replace(cell, backend=column.backend.id).id)
+    fault_free = sound.by_precision.get(fault.precision, {})
+    twin = fault_free.get(replace(cell, backend=column.backend.id).id)
     if fault.by_bits and result.verdict.passes and not (twin and _held_to_bits(twin)):
         return replace(row, ending=Ending.ABSENT)
     if result.verdict.passes:
@@ -195,22 +195,22 @@ def _says_any(diagnosis: str, words: Sequence[str]) -> bool | None:
 
 
 def _size(
-    run: RunFolder, column: FaultyColumn, cell: Cell, honest: CellResult, faulty: CellResult
+    run: RunFolder, column: FaultyColumn, cell: Cell, fault_free: CellResult, faulty: CellResult
 ) -> float | None:
     """Return the fault's largest change relative to what the judge could detect in the fault-free
     cell: over all tokens of a site or at any one of them. Common shifts and massive dimensions have
     their own bounds; the sound judge reports the share of them that the faulty cell reached.
     """
     faulty_values = run.observations(cell.model, column.folder, cell.key)
-    honest_values = run.observations(cell.model, column.honest_folder, cell.key)
+    fault_free_values = run.observations(cell.model, column.fault_free_folder, cell.key)
     shares = [
         share
-        for observation in honest.observations
+        for observation in fault_free.observations
         if observation.smallest
         and observation.site in faulty_values
-        and observation.site in honest_values
+        and observation.site in fault_free_values
         for share in _shares(
-            faulty_values[observation.site], honest_values[observation.site], observation
+            faulty_values[observation.site], fault_free_values[observation.site], observation
         )
     ]
     shares += [
@@ -218,29 +218,29 @@ def _size(
         for observation in faulty.observations
         for bound in ("shift_share", "massive_share")
         if bound in observation.extra
-        and observation.site in honest_values
+        and observation.site in fault_free_values
         and not torch.equal(
-            faulty_values[observation.site].double(), honest_values[observation.site].double()
+            faulty_values[observation.site].double(), fault_free_values[observation.site].double()
         )
     ]
     return max(shares, default=None)
 
 
-def _shares(faulty_values: Tensor, honest_values: Tensor, honest: Judged) -> list[float]:
+def _shares(faulty_values: Tensor, fault_free_values: Tensor, fault_free: Judged) -> list[float]:
     """Return the change of all tokens and of the worst one, each over the smallest error."""
     if (
-        faulty_values.shape != honest_values.shape
-        or not honest_values.is_floating_point()
-        or not honest.smallest
+        faulty_values.shape != fault_free_values.shape
+        or not fault_free_values.is_floating_point()
+        or not fault_free.smallest
     ):
         return []
-    before = metrics.rows(honest_values)
+    before = metrics.rows(fault_free_values)
     moved = metrics.rows(faulty_values) - before
-    if Site.parse(honest.site).name == "logits":  # compared without their means
+    if Site.parse(fault_free.site).name == "logits":  # compared without their means
         moved = moved - moved.mean(dim=-1, keepdim=True)
         before = before - before.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(before)
     ratios = metrics.ratio(metrics.norm(moved, mask), metrics.norm(before, mask)).tolist()
-    shares = [metrics.median(ratios) / honest.smallest]
-    local = honest.extra.get("smallest_local")
+    shares = [metrics.median(ratios) / fault_free.smallest]
+    local = fault_free.extra.get("smallest_local")
     return [*shares, max(ratios) / local] if local else shares

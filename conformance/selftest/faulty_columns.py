@@ -52,7 +52,7 @@ class FaultyColumn:
         return gathered_in(self.id, self.precision)
 
     @property
-    def honest_folder(self) -> str:
+    def fault_free_folder(self) -> str:
         """The folder of the observations of the same column without the fault."""
         return gathered_in(self.backend.id, self.precision)
 
@@ -121,7 +121,7 @@ def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
     return tuple(Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases)
 
 
-def honest_cells(
+def fault_free_cells(
     faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
     """Return the fault-free cells that correspond to faulty ones, on all columns. Cells of client
@@ -145,7 +145,7 @@ def jobs(
     faulty: Sequence[FaultyColumn],
     models: Sequence[Model],
     backends: Sequence[Backend],
-    honest: Sequence[Cell],
+    fault_free: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     *,
     folder: Path | tuple[Path, ...],
@@ -154,7 +154,7 @@ def jobs(
     """Return the jobs of the fault-free run, of the faulty columns and of what all of them
     generated. Jobs whose cells hang or die come last: they fill the time that long jobs leave idle.
     """
-    everything = [*honest, *(cell for column in faulty for cell in column.cells)]
+    everything = [*fault_free, *(cell for column in faulty for cell in column.cells)]
     kinds = {column.id: column.as_run() for column in faulty}
     planned = planned_jobs(
         run,
@@ -224,15 +224,15 @@ def _shared_jobs(
         groups.setdefault(key, []).append(column)
     shared = []
     for (model, backend, precision), members in groups.items():
-        honest = by_id[f"{model}:{gathered_in(backend, precision)}"]
+        fault_free = by_id[f"{model}:{gathered_in(backend, precision)}"]
         for number, together in enumerate(_loads(members), start=1):
             which = SHARED if number == 1 else f"{SHARED}-{number}"
             name = gathered_in(f"{backend}{MARK}{which}", precision)
             shared.append(
                 replace(
-                    honest,
+                    fault_free,
                     id=f"{model}:{name}",
-                    make=_sharing(run, honest.make, together, name),
+                    make=_sharing(run, fault_free.make, together, name),
                     folder=run.group_folder(model, name).path,
                     cached=False,
                 )
@@ -261,22 +261,24 @@ def _sharing(
     def shared() -> Job | None:
         job = make()
         if job is None:
-            raise ConformanceError("the honest column has no job to take a fault's from")
-        honest = {case.key: case for case in job.cases}
+            raise ConformanceError("the fault-free column has no job to take a fault's from")
+        fault_free = {case.key: case for case in job.cases}
         cases: list[Case] = []
         target = run.group_folder(job.model.id, name)
         for column in members:
-            without = _without_nnsight(column, honest)
+            without = _without_nnsight(column, fault_free)
             faulty_group = run.group_folder(job.model.id, column.folder)
             (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
             link(faulty_group.path / "group.json", target.path / "group.json")
-            honest_group = run.group_folder(job.model.id, column.honest_folder)
+            fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
             # A fault at a block's border does not affect these: use those of the column without it.
             acts = column.variant.fault.point not in WITH_A_BLOCK
             for key in () if acts else without:
-                link(faulty_group.cell(key), honest_group.cell(key))
+                link(faulty_group.cell(key), fault_free_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
-                case = replace(honest[key], name=f"{honest[key].name}{MARK}{column.variant.id}")
+                case = replace(
+                    fault_free[key], name=f"{fault_free[key].name}{MARK}{column.variant.id}"
+                )
                 cases.append(case)
                 link(faulty_group.cell(key), target.cell(case.key))
         backend = job.backend
@@ -287,12 +289,12 @@ def _sharing(
     return shared
 
 
-def _without_nnsight(column: FaultyColumn, honest: Mapping[str, Case]) -> list[str]:
+def _without_nnsight(column: FaultyColumn, fault_free: Mapping[str, Case]) -> list[str]:
     """Return the cases by which the judge attributes this column's failures: the engine alone on
     its cells' prompts, and on those that show whether a column confirms the reference.
     """
     asked = {case_of(name, PAIR).key for name in WITHOUT_NNSIGHT}
     for cell in column.cells:
-        beside = (alone(name, honest[cell.key]) for name in WITHOUT_NNSIGHT)
+        beside = (alone(name, fault_free[cell.key]) for name in WITHOUT_NNSIGHT)
         asked |= {case.key for case in beside if case is not None and not case.settings}
-    return [key for key in honest if key in asked]
+    return [key for key in fault_free if key in asked]

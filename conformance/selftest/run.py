@@ -58,7 +58,7 @@ class Plan:
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
     faulty: tuple[faulty_columns.FaultyColumn, ...]
-    honest: tuple[Cell, ...]
+    fault_free: tuple[Cell, ...]
     gaps: tuple[Entry, ...] = ()
     measured: tuple[Measured, ...] = ()
     whole: bool = False
@@ -66,9 +66,9 @@ class Plan:
     def only(self, model: Model, *, limits: bool = True) -> Plan:
         """Return the part for one model, without its detection limits if `limits` is false."""
         faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
-        honest = tuple(cell for cell in self.honest if cell.model == model.id)
+        fault_free = tuple(cell for cell in self.fault_free if cell.model == model.id)
         measured = tuple(one for one in self.measured if limits and one.model == model.id)
-        return Plan((model,), self.backends, faulty, honest, self.gaps, measured)
+        return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)
 
     def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
         """Return the cells that must not be flagged: the fault-free cells, except failures that are
@@ -87,7 +87,7 @@ class Plan:
                 for gap in self.gaps
             )
 
-        return tuple(cell for cell in self.honest if not excused(cell))
+        return tuple(cell for cell in self.fault_free if not excused(cell))
 
 
 def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
@@ -101,7 +101,7 @@ def plan(
     faults: Sequence[Fault],
     models: Sequence[Model],
     backends: Sequence[Backend],
-    honest: Sequence[Cell] = (),
+    fault_free: Sequence[Cell] = (),
     *,
     most: int | None = None,
     gaps: Sequence[Entry] = (),
@@ -109,8 +109,8 @@ def plan(
     whole: bool = False,
     general: Sequence[str] | None = None,
 ) -> Plan:
-    """Return the plan with every faulty column; `honest` cells are added. Models outside `general`
-    (None: all are in it) get only faults that no other model has.
+    """Return the plan with every faulty column; `fault_free` cells are added. Models outside
+    `general` (None: all are in it) get only faults that no other model has.
     """
     faulty = tuple(
         column
@@ -119,8 +119,8 @@ def plan(
     )
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
-    corresponding = faulty_columns.honest_cells(faulty, models, backends)
-    everything = tuple(dict.fromkeys((*corresponding, *honest)))
+    corresponding = faulty_columns.fault_free_cells(faulty, models, backends)
+    everything = tuple(dict.fromkeys((*corresponding, *fault_free)))
     used = {cell.backend for cell in everything}
     columns = tuple(backend for backend in backends if backend.id in used)
     return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured, whole)
@@ -142,7 +142,7 @@ def gather(
         planned.faulty,
         planned.models,
         planned.backends,
-        planned.honest,
+        planned.fault_free,
         scenarios,
         folder=folder,
         cache=cache,
@@ -193,8 +193,8 @@ def judge(
         cells |= of_model.cells
         apart |= of_model.apart
         limits += of_model.limits
-        for precision, honest in of_model.by_precision.items():
-            by_precision[precision] |= honest
+        for precision, fault_free in of_model.by_precision.items():
+            by_precision[precision] |= fault_free
     return examine.Verdicts(cells, apart, by_precision, limits)
 
 
@@ -217,7 +217,7 @@ def _judge_model(
     """Judge the part of one model."""
     run, [model] = RunFolder(path), share.models
     verdicts = examine.results(
-        run, model, share.backends, share.faulty, share.honest, scenarios, thresholds
+        run, model, share.backends, share.faulty, share.fault_free, scenarios, thresholds
     )
     limits = _limits(run, share, model, scenarios, thresholds)
     return replace(verdicts, limits=limits)
@@ -265,10 +265,10 @@ def tabulate(
     """Return the table. `sound` are the intact judge's verdicts, if `verdicts` are not."""
     unbroken = sound or verdicts
     rows = examine.rows(run, planned.faulty, verdicts, unbroken)
-    honest = planned.sound(run, unbroken.cells)
-    alarms = examine.alarms(verdicts.cells, honest)
+    fault_free = planned.sound(run, unbroken.cells)
+    alarms = examine.alarms(verdicts.cells, fault_free)
     limits = tuple(verdicts.limits)
-    totals = table.totals(rows, len(honest), len(alarms))
+    totals = table.totals(rows, len(fault_free), len(alarms))
     return injected.SelfTest(
         schema=injected.SCHEMA,
         run=run.id,
@@ -283,7 +283,7 @@ def tabulate(
         seconds=time.monotonic() - begun if begun is not None else 0.0,
         harness=tuple(
             name
-            for name in (*(row.id for row in rows), *(cell.id for cell in honest))
+            for name in (*(row.id for row in rows), *(cell.id for cell in fault_free))
             if verdicts.cells[name].harness
         ),
     )

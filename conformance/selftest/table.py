@@ -62,7 +62,10 @@ def bars(
         complaints.append(f"{DETECTED:.0%} caught with the right verdict: {totals.detected}")
     if totals.diagnosed.count < DIAGNOSED * totals.diagnosed.total:
         complaints.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {totals.diagnosed}")
-    for where, blamed in (("", totals.blamed), (" without an honest column beside", totals.apart)):
+    for where, blamed in (
+        ("", totals.blamed),
+        (" without a fault-free column beside", totals.apart),
+    ):
         if blamed.count < BLAMED * blamed.total:
             complaints.append(f"{BLAMED:.0%} attributed to the right side{where}: {blamed}")
     if whole and totals.inside.count < INSIDE * totals.inside.total:

@@ -157,8 +157,8 @@ def test_whatever_the_candidates_say_the_search_ends(drawn):
 
 @pytest.mark.parametrize(("end", "says"), [(0, BAD), (9, GOOD), (0, UNTESTABLE), (9, UNTESTABLE)])
 def test_an_end_that_is_not_what_it_was_said_to_be(end, says):
-    honest = planted(5)
-    found, asked = search(10, lambda index: says if index == end else honest(index))
+    oracle = planted(5)
+    found, asked = search(10, lambda index: says if index == end else oracle(index))
     assert found == WrongEnd(end, says)
     # A verdict against what the user said is not taken from one trial.
     assert asked.count(end) == (1 if says is UNTESTABLE else CONFIRM)
@@ -166,15 +166,15 @@ def test_an_end_that_is_not_what_it_was_said_to_be(end, says):
 
 def test_a_wrong_first_verdict_of_an_end_is_no_answer():
     told = iter([GOOD])
-    honest = planted(5)
-    found, _ = search(10, lambda index: next(told, BAD) if index == 9 else honest(index))
+    oracle = planted(5)
+    found, _ = search(10, lambda index: next(told, BAD) if index == 9 else oracle(index))
     assert found == NotMonotone((9,))
 
 
 def test_a_verdict_that_contradicts_is_repeated_and_found_out():
-    honest = planted(5)
+    oracle = planted(5)
     # Known from elsewhere: 8 was good once. It is bad.
-    found, asked = search(10, honest, [TrialOutcome(8, GOOD)])
+    found, asked = search(10, oracle, [TrialOutcome(8, GOOD)])
     assert asked.count(8) == 1
     assert found == CulpritRange(4, 5)
 

@@ -245,8 +245,8 @@ def test_an_update_keeps_a_bound_and_never_widens_it(tmp_path):
 
 def measured(candidate, reference, *, centred=False):
     members = torch.stack([reference, reference * (1 + 1e-7)])
-    honest = floor.floor(reference, members, centred=centred, precision=Precision.FLOAT32)
-    return floor.measure(candidate, honest, FLOAT32_LIMITS)
+    noise_floor = floor.floor(reference, members, centred=centred, precision=Precision.FLOAT32)
+    return floor.measure(candidate, noise_floor, FLOAT32_LIMITS)
 
 
 def test_the_largest_error_is_of_the_worst_row_massive_dimension_or_shift():

@@ -18,7 +18,7 @@ from conformance.fuzz import campaign, causes, corpus, tally
 from conformance.fuzz.causes import Failure, ProgramDifference
 from conformance.fuzz.draw import ModelShape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
-from conformance.judge.reference import HONEST_RUNS_DIFFER
+from conformance.judge.reference import BASELINE_RUNS_DIFFER
 from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import (
     Backend,
@@ -39,7 +39,7 @@ HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-p
 SHAPE = ModelShape(4, ("embedding", "attention", "mlp", "norm", "head"))
 WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
 #: Baseline runs make several things of it.
-UNCLEAR = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
+UNCLEAR = Judged("edited/p0/s0/x", Verdict.UNKNOWN, BASELINE_RUNS_DIFFER)
 ASKED = tally.CampaignRequest(
     ("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True
 )

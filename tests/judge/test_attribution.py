@@ -329,11 +329,11 @@ def test_what_fails_alike_on_every_engine_is_undecided() -> None:
     hf, vllm = (cell(backend=name, **ALIKE) for name in ("hf", "vllm-pp1"))  # type: ignore[arg-type]
     said = found(vllm, hf, vllm, plain=RIGHT)
     assert said.side is Side.UNDECIDED and "wrong alike on hf, vllm-pp1:" in said.evidence
-    honest = [
+    matches = [
         cell(Verdict.MATCH, backend=name, scenario="read", right=("p0/s0/stream.1",))
         for name in ("hf", "vllm-pp1")
     ]
-    said = found(vllm, hf, vllm, *honest, plain=RIGHT)
+    said = found(vllm, hf, vllm, *matches, plain=RIGHT)
     assert said.side is Side.UNDECIDED
     assert "wrong alike on hf, vllm-pp1, where read does the same rightly" in said.evidence
 

@@ -1,4 +1,4 @@
-"""Every verdict, on a toy network that is honest in several ways, with faults put in."""
+"""Every verdict, on a toy network with several baseline runs, with faults put in."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def steering(write: toy.Edit, at: int = AT) -> toy.Observations:
     return toy.edited(BF16, toy.CANDIDATE, {at: write})
 
 
-def test_an_honest_run_of_another_kind_matches_and_says_what_it_would_have_found() -> None:
+def test_a_baseline_run_of_another_kind_matches_and_says_what_it_would_have_found() -> None:
     found = toy.judge(reading(), plain())
     assert found.verdict is Verdict.MATCH, found.reason
     assert all(j.smallest for j in found.observations if "tokens" not in j.site)
@@ -63,7 +63,7 @@ def test_an_honest_run_of_another_kind_matches_and_says_what_it_would_have_found
 
 
 @pytest.mark.parametrize("member", toy.MEMBERS)
-def test_bits_of_an_honest_run_are_exact(member: str) -> None:
+def test_bits_of_a_baseline_run_are_exact(member: str) -> None:
     assert toy.judge(plain()[member], plain()).verdict is Verdict.EXACT
 
 
@@ -280,7 +280,7 @@ def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
     assert toy.judge(still, lost, twin=True).verdict is Verdict.VACUOUS
 
 
-def test_bits_of_an_honest_run_are_exact_with_a_write() -> None:
+def test_bits_of_a_baseline_run_are_exact_with_a_write() -> None:
     for dose in (0.5, 0.02):
         found = toy.judge(steered(dose)["padded"], steered(dose), twin=True)
         assert found.verdict is Verdict.EXACT, found.reason
@@ -462,7 +462,7 @@ def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_reference() 
 
 def with_a_clear_flip(logits_too: bool) -> toy.Observations:
     """The last token of a prompt is the reference's second, far within its margin; with logits that
-    say so and are some ten times as far off as honest ones, or without.
+    say so and are some ten times as far off as baseline ones, or without.
     """
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     logits = run["p1/s3/logits"].float()

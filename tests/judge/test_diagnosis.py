@@ -241,7 +241,7 @@ def test_of_many_observations_all_are_described() -> None:
     assert "otherwise explained: stream after layers 0-4 of prompts 4-5" in found.diagnosis
 
 
-def test_honest_runs_have_no_diagnosis() -> None:
+def test_baseline_runs_have_no_diagnosis() -> None:
     found = toy.judge(engine(), reference())
     assert found.verdict is Verdict.MATCH and found.diagnosis == "" and found.explanations == ()
 

@@ -35,7 +35,7 @@ def drawn(logits: list[torch.Tensor], draws: Draws, seed: int) -> list[tuple[tor
 
 @pytest.mark.parametrize("draws", [Draws(), Draws(temperature=0.6), Draws(top_p=0.7)])
 @pytest.mark.parametrize("seed", range(20))
-def test_honest_draws_are_likely(draws: Draws, seed: int) -> None:
+def test_correct_draws_are_likely(draws: Draws, seed: int) -> None:
     found = likelihood(drawn(reference_logits(seed), draws, seed), draws)
     assert found is not None and found.holds, found
 

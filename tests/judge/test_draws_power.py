@@ -1,4 +1,4 @@
-"""What drawn ids can show, and how rarely honest ones are called wrong: docs/numerics.md."""
+"""What drawn ids can show, and how rarely correct ones are called wrong: docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def first_come(logits: Tensor, asked: Draws) -> Tensor:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_honest_draws_are_called_wrong_as_rarely_as_is_said(asked: Draws) -> None:
+def test_correct_draws_are_called_wrong_as_rarely_as_is_said(asked: Draws) -> None:
     """At a rate that a simulation can see: one in twenty."""
     source = torch.Generator().manual_seed(2)
     logits = 1.6 * torch.randn(128, generator=source)

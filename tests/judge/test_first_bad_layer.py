@@ -17,7 +17,7 @@ def rows(seed: int) -> torch.Tensor:
 
 
 def fed(layers: int = 4) -> dict[str, dict[str, torch.Tensor]]:
-    """What honest layers make of the candidate's input."""
+    """What correct layers make of the candidate's input."""
     found = {"truth": {f"p0/s0/stream.{i}": rows(i) for i in range(layers)}}
     for index, member in enumerate(MEMBERS):
         found[member] = {

@@ -127,13 +127,13 @@ def test_a_bit_of_a_row_that_may_not_change_leaks() -> None:
     twin = gain.Twin(case.clean, case.clean + wide, *case.floors, still=still)
     assert gain.change(twin, LIMITS).leaking == (1,)
     assert gain.change(replace(twin, still=None), LIMITS).leaking == ()
-    honest = gain.Twin(case.clean, case.clean + change, *case.floors, still=still)
-    assert gain.change(honest, LIMITS).leaking == ()
+    exact = gain.Twin(case.clean, case.clean + change, *case.floors, still=still)
+    assert gain.change(exact, LIMITS).leaking == ()
 
 
 @given(st.integers(0, 2**31), st.sampled_from([0.005, 0.02, 0.5]))
 def test_two_runs_of_an_engine_that_does_not_repeat_round_apart(seed: int, dose: float) -> None:
-    """The honest ways repeat, so that all but the write cancels in theirs (seen on CUDA, where
+    """The baseline runs repeat, so that all but the write cancels in theirs (seen on CUDA, where
     vLLM's core is a process of its own and takes the requests of a trace as they come).
     """
     draw = torch.Generator().manual_seed(seed)

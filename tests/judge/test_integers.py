@@ -26,10 +26,10 @@ def noisy(values: Tensor, size: float, seed: int) -> Tensor:
 
 
 def runs(values: Tensor, make: Made) -> Runs:
-    """What a trace makes of honest float32 and bf16 values."""
-    honest = [make(noisy(values, FINE, 10 + seed)) for seed in range(3)]
+    """What a trace makes of baseline values in float32 and bf16."""
+    baseline = [make(noisy(values, FINE, 10 + seed)) for seed in range(3)]
     coarse = [make(noisy(values, COARSE, 20 + seed)) for seed in range(4)]
-    return Runs(make(values), honest, coarse, WIDTH)
+    return Runs(make(values), baseline, coarse, WIDTH)
 
 
 def in_bf16(known: Runs) -> Runs:
@@ -61,7 +61,7 @@ def verdict(candidate: Tensor, known: Runs, precision: Precision = Precision.FLO
 
 @pytest.mark.parametrize("make", MADE)
 @pytest.mark.parametrize("rows", [8, 300])
-def test_honest_integers_pass_in_both_precisions(make: Made, rows: int) -> None:
+def test_baseline_integers_pass_in_both_precisions(make: Made, rows: int) -> None:
     values = numbers(rows)
     known = runs(values, make)
     for seed in range(10):
@@ -86,13 +86,13 @@ def test_ids_each_one_too_high_are_no_rounded_numbers(precision: Precision) -> N
     assert verdict(known.reference + 1, known, precision) is Verdict.WRONG
 
 
-def test_one_honest_flip_lets_no_other_entry_be_anything() -> None:
+def test_one_baseline_flip_lets_no_other_entry_be_anything() -> None:
     values = numbers(300)
     values[0].topk(2)
     first, second = values[0].topk(2).indices
     values[0, second] = values[0, first] * (1 - 1e-7)
     known = runs(values, largest)
-    assert any(not torch.equal(run, known.reference) for run in known.honest)
+    assert any(not torch.equal(run, known.reference) for run in known.baseline)
     flipped = known.reference.clone()
     flipped[0] = second
     assert verdict(flipped, known) is Verdict.MATCH
@@ -138,7 +138,7 @@ def test_rounded_numbers_may_be_neighbours_as_often_as_they_move() -> None:
     assert kind is Verdict.WRONG and "where numbers were rounded" in words
 
 
-def test_what_no_honest_run_moves_may_not_move() -> None:
+def test_what_no_baseline_run_moves_may_not_move() -> None:
     ids = torch.arange(60).reshape(3, 20)
     known = Runs(ids, [ids, ids], [ids] * 4)
     other = ids.clone()
@@ -156,7 +156,7 @@ def test_what_no_honest_run_moves_may_not_move() -> None:
     ("mine", "verdict_of"),
     [(range(4), "match"), (range(12), "match"), (range(26), "drift"), (range(60), "wrong")],
 )
-def test_in_bf16_three_times_the_honest_flips_drift(mine: Sequence[int], verdict_of: str) -> None:
+def test_in_bf16_three_times_the_baseline_flips_drift(mine: Sequence[int], verdict_of: str) -> None:
     ids = torch.arange(60)
 
     def flipped(places: Sequence[int]) -> Tensor:
@@ -164,18 +164,18 @@ def test_in_bf16_three_times_the_honest_flips_drift(mine: Sequence[int], verdict
         other[list(places)] += 1
         return other
 
-    honest = [flipped(range(4)), flipped(range(2, 7))]
-    assert verdict(flipped(mine), Runs(ids, honest), Precision.BF16) == verdict_of
+    baseline = [flipped(range(4)), flipped(range(2, 7))]
+    assert verdict(flipped(mine), Runs(ids, baseline), Precision.BF16) == verdict_of
 
 
-def test_where_honest_runs_order_the_same_ids_otherwise_no_others_may_be_there() -> None:
+def test_where_baseline_runs_order_the_same_ids_otherwise_no_others_may_be_there() -> None:
     reference = torch.tensor([10, 20, 40, 41, 50])
-    honest = [reference, torch.tensor([10, 20, 41, 40, 50])]
+    baseline = [reference, torch.tensor([10, 20, 41, 40, 50])]
     swapped, other = torch.tensor([10, 20, 40, 50, 41]), torch.tensor([10, 20, 41, 40, 7])
-    assert verdict(swapped, Runs(reference, honest), Precision.BF16) is Verdict.MATCH
-    kind, words = compare(other, Runs(reference, honest), Precision.BF16)
+    assert verdict(swapped, Runs(reference, baseline), Precision.BF16) is Verdict.MATCH
+    kind, words = compare(other, Runs(reference, baseline), Precision.BF16)
     assert kind is Verdict.WRONG and words.endswith("order the same ones otherwise, and not others")
     at_the_end = torch.tensor([10, 20, 40, 41, 60])
-    assert verdict(at_the_end, Runs(reference, honest), Precision.BF16) is Verdict.WRONG
-    honest.append(torch.tensor([10, 20, 40, 41, 60]))
-    assert verdict(at_the_end, Runs(reference, honest), Precision.BF16) is Verdict.MATCH
+    assert verdict(at_the_end, Runs(reference, baseline), Precision.BF16) is Verdict.WRONG
+    baseline.append(torch.tensor([10, 20, 40, 41, 60]))
+    assert verdict(at_the_end, Runs(reference, baseline), Precision.BF16) is Verdict.MATCH

@@ -103,7 +103,7 @@ def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
 def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> None:
     """An error orthogonal to the noise: Q_max grows with it."""
     reference, members = noisy()
-    honest = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, members)
     base = members[0].clone()
     direction = torch.randn(32, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     off = base[token] - reference[token]
@@ -112,7 +112,7 @@ def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> N
     for dose in sorted(doses):
         candidate = base.clone()
         candidate[token] += dose * direction
-        found.append(floor.measure(candidate, honest, BF16_LIMITS).ratios[token])
+        found.append(floor.measure(candidate, noise_floor, BF16_LIMITS).ratios[token])
     assert all(later >= sooner - 1e-9 for sooner, later in itertools.pairwise(found))
 
 
@@ -120,38 +120,38 @@ def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> N
 def test_the_smallest_detectable_error_is_where_detection_begins(step: float, seed: int) -> None:
     """An orthogonal error just above the printed bound is found, one just below is not."""
     reference, members = noisy(seed=seed)
-    honest = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, members)
     limits = replace(BF16_LIMITS, k_med=2.0, k_max=3.0, far_med=2.0, far_max=3.0)
     candidate = members[seed % 4]
-    seen = floor.measure(candidate, honest, limits)
+    seen = floor.measure(candidate, noise_floor, limits)
     assert seen.smallest_local is not None
     room = torch.tensor([(9 - r * r) ** 0.5 for r in seen.ratios], dtype=torch.float64)
-    token = int((room * honest.noise / honest.scale).argmax())
+    token = int((room * noise_floor.noise / noise_floor.scale).argmax())
     for share, passes in ((1 - step, True), (1 + step, False)):
         off = candidate[token] - reference[token]
         error = torch.zeros_like(reference)
         draw = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         draw -= (draw @ off) / (off @ off) * off
-        error[token] = share * seen.smallest_local * honest.scale[token] * draw / draw.norm()
-        assert floor.within(floor.measure(candidate + error, honest, limits), limits) == passes
+        error[token] = share * seen.smallest_local * noise_floor.scale[token] * draw / draw.norm()
+        assert floor.within(floor.measure(candidate + error, noise_floor, limits), limits) == passes
 
 
 def test_a_reference_of_zeros_needs_zeros() -> None:
     reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
-    honest = floor.floor(reference, members.double())
-    good = floor.measure(reference, honest, BF16_LIMITS)
+    noise_floor = floor.floor(reference, members.double())
+    good = floor.measure(reference, noise_floor, BF16_LIMITS)
     assert good.q_max == 0.0 and floor.within(good, BF16_LIMITS)
-    bad = floor.measure(reference + 1e-30, honest, BF16_LIMITS)
+    bad = floor.measure(reference + 1e-30, noise_floor, BF16_LIMITS)
     assert bad.q_max == math.inf and not floor.within(bad, BF16_LIMITS)
 
 
 def test_a_reference_of_zeros_is_scaled_by_the_clean_run() -> None:
     reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
-    honest = floor.floor(reference, members, torch.full((2,), 10.0, dtype=torch.float64))
-    found = floor.measure(reference + 0.5, honest, BF16_LIMITS)
+    noise_floor = floor.floor(reference, members, torch.full((2,), 10.0, dtype=torch.float64))
+    found = floor.measure(reference + 0.5, noise_floor, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
-    tiny = floor.measure(reference + 1e-9, honest, BF16_LIMITS)
+    tiny = floor.measure(reference + 1e-9, noise_floor, BF16_LIMITS)
     assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
 
@@ -162,10 +162,10 @@ def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: 
     there = torch.full((2,), 10.0, dtype=torch.float64)
     rounding = 10.0 * metrics.ROUNDING[precision]
     reference = torch.full((2, 4), 1e-3 * rounding, dtype=torch.float64)
-    honest = floor.floor(reference, reference.expand(4, 2, 4), there, precision=precision)
-    assert floor.within(floor.measure(reference + rounding / 4, honest, limits), limits)
+    noise_floor = floor.floor(reference, reference.expand(4, 2, 4), there, precision=precision)
+    assert floor.within(floor.measure(reference + rounding / 4, noise_floor, limits), limits)
     # As much of it as a thousand roundings is no rounding.
-    assert not floor.within(floor.measure(reference + 1e3 * rounding, honest, limits), limits)
+    assert not floor.within(floor.measure(reference + 1e3 * rounding, noise_floor, limits), limits)
 
 
 @pytest.mark.parametrize(("off", "verdict"), [(20, "within"), (30, "drifts"), (65, "neither")])
@@ -173,10 +173,10 @@ def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdic
     reference, members = noisy()
     reference[0, 3] = 1000.0
     members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
-    honest = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, members)
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + off
-    found = floor.measure(candidate, honest, BF16_LIMITS)
+    found = floor.measure(candidate, noise_floor, BF16_LIMITS)
     seen = (floor.within(found, BF16_LIMITS), floor.drifts(found))
     assert seen == {"within": (True, True), "drifts": (False, True)}.get(verdict, (False, False))
     assert found.massive_ulps == pytest.approx(off / 4)
@@ -186,10 +186,10 @@ def test_a_few_per_cent_on_all_massive_dimensions_are_no_match() -> None:
     reference, members = noisy()
     reference[:, 3] = reference[:, 5] = 1000.0
     members[:, :, 3] = members[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
-    honest = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, members)
     candidate = members[0].clone()
     candidate[:, [3, 5]] *= 1.03
-    found = floor.measure(candidate, honest, BF16_LIMITS)
+    found = floor.measure(candidate, noise_floor, BF16_LIMITS)
     assert not floor.within(found, BF16_LIMITS) and floor.drifts(found)
 
 
@@ -209,11 +209,11 @@ def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
 
     members = torch.stack([softmax(shift * noise) for shift in (1, -1, 0.5, -0.7)])
     limits = Thresholds().of(precision)
-    honest = floor.floor(softmax(0), members, precision=precision, terms=64)
-    assert floor.within(floor.measure(softmax(noise), honest, limits), limits)
+    noise_floor = floor.floor(softmax(0), members, precision=precision, terms=64)
+    assert floor.within(floor.measure(softmax(noise), noise_floor, limits), limits)
     candidate = softmax(0)
     candidate[:, 7] *= 1 + off
-    found = floor.measure(candidate, honest, limits)
+    found = floor.measure(candidate, noise_floor, limits)
     assert not floor.within(found, limits) and not floor.drifts(found)
 
 
@@ -224,19 +224,19 @@ def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
     members[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + 80
-    honest = floor.floor(reference, members)
-    assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
+    noise_floor = floor.floor(reference, members)
+    assert floor.within(floor.measure(candidate, noise_floor, BF16_LIMITS), BF16_LIMITS)
     alone = floor.floor(reference[:1], members[:, :1])
     assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
 
 
 def test_what_is_coarser_but_not_far_off_drifts() -> None:
     reference, members = noisy()
-    honest = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, members)
     off = members[0] - reference
-    coarser = floor.measure(reference + 4 * off, honest, BF16_LIMITS)
+    coarser = floor.measure(reference + 4 * off, noise_floor, BF16_LIMITS)
     assert floor.drifts(coarser) and not floor.within(coarser, BF16_LIMITS)
-    far = floor.measure(reference + 40 * off, honest, BF16_LIMITS)
+    far = floor.measure(reference + 40 * off, noise_floor, BF16_LIMITS)
     assert not floor.drifts(far)
 
 
@@ -245,11 +245,11 @@ def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> 
     one = members[0].clone()
     one[2] = reference[2] + 400 * (members[0] - reference)[2]
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        honest = floor.floor(reference, members, precision=precision, mixture=True)
-        assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
+        noise_floor = floor.floor(reference, members, precision=precision, mixture=True)
+        assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
     every = reference + 400 * (members[0] - reference)
-    honest = floor.floor(reference, members, mixture=True)
-    assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
+    noise_floor = floor.floor(reference, members, mixture=True)
+    assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
 
 
 @pytest.mark.parametrize("kind", ["shift", "massive"])
@@ -264,11 +264,11 @@ def test_so_may_a_rows_single_numbers(kind: str) -> None:
         one[2] += 50.0
         every += 50.0
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        honest = floor.floor(
+        noise_floor = floor.floor(
             reference, members, centred=kind == "shift", precision=precision, mixture=True
         )
-        assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
-        assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
+        assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
+        assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
 
 
 def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
@@ -299,11 +299,11 @@ def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_common_shift_of_logits_is_judged_apart() -> None:
     reference, members = shifted()
-    honest = floor.floor(reference, members, centred=True)
-    assert floor.measure(members[3], honest, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
-    far = floor.measure(members[3] + 2.6, honest, BF16_LIMITS)
+    noise_floor = floor.floor(reference, members, centred=True)
+    assert floor.measure(members[3], noise_floor, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
+    far = floor.measure(members[3] + 2.6, noise_floor, BF16_LIMITS)
     assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
-    gross = floor.measure(members[3] + 3.0, honest, BF16_LIMITS)
+    gross = floor.measure(members[3] + 3.0, noise_floor, BF16_LIMITS)
     assert gross.shift > 1 and not floor.within(gross, BF16_LIMITS)
     assert not floor.drifts(gross)
 
@@ -321,6 +321,6 @@ def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
 
 def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
     reference, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
-    honest = floor.floor(reference, members, torch.ones(1).double(), centred=True)
-    assert floor.within(floor.measure(reference, honest, BF16_LIMITS), BF16_LIMITS)
-    assert not floor.within(floor.measure(reference + 1e-9, honest, BF16_LIMITS), BF16_LIMITS)
+    noise_floor = floor.floor(reference, members, torch.ones(1).double(), centred=True)
+    assert floor.within(floor.measure(reference, noise_floor, BF16_LIMITS), BF16_LIMITS)
+    assert not floor.within(floor.measure(reference + 1e-9, noise_floor, BF16_LIMITS), BF16_LIMITS)

@@ -163,20 +163,20 @@ def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, se
     reference = read_reference(runs, twin=False)
     assert not isinstance(reference, str)
     place = Site.parse(site)
-    honest = reference.floor(place)
+    noise_floor = reference.floor(place)
     base = metrics.rows(run[site])
-    off = (honest.view(base) - honest.reference) * honest.bulk
+    off = (noise_floor.view(base) - noise_floor.reference) * noise_floor.bulk
 
     def along_off(error: Tensor) -> Tensor:
         """How much of what the judge sees of an error lies along the noise."""
-        return (honest.view(error) * off).sum(-1, keepdim=True)
+        return (noise_floor.view(error) * off).sum(-1, keepdim=True)
 
     draw = torch.randn(base.shape, generator=torch.Generator().manual_seed(seed)).double()
-    draw = draw * honest.bulk
+    draw = draw * noise_floor.bulk
     # It is the error as the judge sees it, without massive dimensions and perhaps without a
     # row's mean, that must be orthogonal.
     draw = draw - along_off(draw) / along_off(off) * off
-    draw *= (honest.scale / draw.norm(dim=-1)).unsqueeze(-1)
+    draw *= (noise_floor.scale / draw.norm(dim=-1)).unsqueeze(-1)
     found = [
         dict(distances(reference, {place: base + dose * draw}, BF16_LIMITS))[place]
         for dose in [0.0, *sorted(doses)]

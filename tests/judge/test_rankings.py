@@ -34,7 +34,7 @@ def judged(
     beside: str = "logits_of",
     precision: Precision = Precision.BF16,
 ) -> Judgement:
-    """Ids with the logits or the values that `topk` gives, against what is honest."""
+    """Ids with the logits or the values that `topk` gives, against the baseline runs."""
     reference_values, members = made()
 
     def both(run: Tensor, chosen: Tensor | None = None) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ def test_another_id_is_wrong(wrong: list[int]) -> None:
     assert ids_of(judged(reference, wrong, beside="values"))[0] is Verdict.WRONG
 
 
-def test_without_numbers_what_no_honest_run_flips_is_wrong() -> None:
+def test_without_numbers_what_no_baseline_run_flips_is_wrong() -> None:
     reference, _ = made()
     assert ids_of(judged(reference, SWAPPED, beside=""))[0] is Verdict.WRONG
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell
 from conformance.judge.judgement import Judgement
-from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER, read_reference
+from conformance.judge.reference import BASELINE_RUNS_DIFFER, NO_NUMBER, read_reference
 from conformance.records import Precision, Thresholds, Verdict
 
 SITE = "p0/s0/stream"
@@ -20,13 +20,13 @@ ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
 
 def judged(
     candidate: Tensor,
-    *honest: Tensor,
+    *baseline: Tensor,
     precision: Precision = Precision.FLOAT32,
     reference: Tensor = ROWS,
     numberless: bool = False,
 ) -> Judgement:
     way = "float32" if precision is Precision.FLOAT32 else "bf16"
-    ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(honest)}
+    ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(baseline)}
     prepared = read_reference(
         {"truth": {SITE: reference}, **ways},
         twin=False,
@@ -52,12 +52,12 @@ def other(row: int) -> Tensor:
     return rows
 
 
-def test_one_row_that_honest_runs_have_otherwise_proves_nothing() -> None:
+def test_one_row_that_baseline_runs_have_otherwise_proves_nothing() -> None:
     wrong = ROWS.clone()
     wrong[1] *= 1.5
     found = judged(wrong, ROWS * (1 - 1e-7), other(1))
     assert found.verdict is Verdict.UNKNOWN
-    assert HONEST_RUNS_DIFFER in found.reason
+    assert BASELINE_RUNS_DIFFER in found.reason
 
 
 def test_what_is_wrong_elsewhere_is_wrong_all_the_same() -> None:
@@ -84,10 +84,12 @@ ABOUT = (ROWS * (1 - 1e-7), ROWS * (1 + 1e-7))
 
 @pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
 def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(value: float) -> None:
-    reference, honest = masked(ROWS, value), [masked(one, value) for one in ABOUT]
-    found = judged(masked(ROWS * (1 + 2e-7), value), *honest, reference=reference, numberless=True)
+    reference, baseline = masked(ROWS, value), [masked(one, value) for one in ABOUT]
+    found = judged(
+        masked(ROWS * (1 + 2e-7), value), *baseline, reference=reference, numberless=True
+    )
     assert found.verdict is Verdict.MATCH, found.reason
-    wrong = judged(masked(ROWS * 1.5, value), *honest, reference=reference, numberless=True)
+    wrong = judged(masked(ROWS * 1.5, value), *baseline, reference=reference, numberless=True)
     assert wrong.verdict is Verdict.WRONG
 
 
@@ -108,15 +110,15 @@ def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(val
 def test_what_is_no_number_on_one_side_alone_is_named(
     spoil: Callable[[Tensor], Tensor], words: str
 ) -> None:
-    reference, honest = masked(ROWS), [masked(one) for one in ABOUT]
-    found = judged(spoil(reference), *honest, reference=reference, numberless=True)
+    reference, baseline = masked(ROWS), [masked(one) for one in ABOUT]
+    found = judged(spoil(reference), *baseline, reference=reference, numberless=True)
     assert found.verdict is Verdict.NONFINITE
     assert words in found.reason
 
 
-def test_what_honest_runs_have_no_number_in_at_other_places_proves_nothing() -> None:
+def test_what_baseline_runs_have_no_number_in_at_other_places_proves_nothing() -> None:
     found = judged(ROWS, ROWS, masked(ROWS, math.nan), numberless=True)
-    assert found.verdict is Verdict.UNKNOWN and HONEST_RUNS_DIFFER in found.reason
+    assert found.verdict is Verdict.UNKNOWN and BASELINE_RUNS_DIFFER in found.reason
     none = ROWS * math.nan
     found = judged(none, none, none, reference=none, numberless=True)
     assert found.verdict is Verdict.UNKNOWN and NO_NUMBER in found.reason

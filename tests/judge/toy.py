@@ -1,4 +1,4 @@
-"""A tiny residual network, honest in float32 and in several bf16 ways, to judge without engines.
+"""A tiny residual network, in float32 and in several bf16 baseline runs, to judge without engines.
 
 `observe` gives the observations of a scenario-like cell; faults are put in by the tests.
 """

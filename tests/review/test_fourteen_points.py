@@ -119,15 +119,15 @@ def small(rows: slice = slice(None), times: float = 1.0) -> dict[int, toy.Edit]:
 
 
 def coarser(times: float) -> toy.Observations:
-    """An honest bf16 run whose errors are so many times as large: another processor's rounding."""
-    honest, reference = candidate(BF16, None), reading()["truth"]
+    """A correct bf16 run whose errors are so many times as large: another processor's rounding."""
+    baseline, reference = candidate(BF16, None), reading()["truth"]
     return {
         site: (reference[site] + times * (value.float() - reference[site])).bfloat16()
         if value.is_floating_point()
         else value
-        for site, value in honest.items()
+        for site, value in baseline.items()
         if Site.parse(site).name == "stream"
-    } | {site: value for site, value in honest.items() if Site.parse(site).name != "stream"}
+    } | {site: value for site, value in baseline.items() if Site.parse(site).name != "stream"}
 
 
 def test_01_a_machine_that_rounds_more_coarsely_raises_no_alarm() -> None:
@@ -193,7 +193,7 @@ def steered(lm: object, case: object) -> None: ...
 
 
 def stored(folder: Path) -> tuple[RunFolder, Model]:
-    """A run with an honest column in float32 of a case that writes."""
+    """A run with a correct column in float32 of a case that writes."""
     run, model = RunFolder(folder), Model("toy", "llama", ())
     identity = {"layers": toy.LAYERS, "width": toy.WIDTH}
     reference = run.group_folder(model.id, REFERENCE.id)
@@ -258,7 +258,7 @@ def test_06_blame_goes_by_where_packages_lie_and_by_who_confirms_the_reference()
     assert side(everywhere[1], *everywhere) is Side.UNDECIDED
     differs = Plain(agrees=False, evidence="its logits")
     assert side(cell(Verdict.WRONG), plain=differs) is Side.UNDECIDED
-    confirmed = replace(differs, confirmed="an honest column stands behind the reference")
+    confirmed = replace(differs, confirmed="another column stands behind the reference")
     assert side(cell(Verdict.WRONG), plain=confirmed) is Side.ENGINE
 
 
@@ -321,17 +321,17 @@ def drawn(choose: Callable[[Tensor, torch.Generator], Tensor], count: int = 160)
     return {"truth": {**values, **ids}, **ways}
 
 
-def honestly(logits: Tensor, source: torch.Generator) -> Tensor:
+def baseline_draw(logits: Tensor, source: torch.Generator) -> Tensor:
     return torch.multinomial(logits.softmax(-1), 1, generator=source)
 
 
 def test_09_drawn_ids_are_judged_by_their_likelihood() -> None:
-    known = drawn(honestly)
+    known = drawn(baseline_draw)
     assert judge(known["truth"], known, draws=Draws()).verdict.passes
     for fault in (
         lambda logits, _: logits.argmax().reshape(1),
         lambda logits, source: torch.randint(len(logits), (1,), generator=source),
-        lambda logits, source: honestly(logits / 3, source),
+        lambda logits, source: baseline_draw(logits / 3, source),
     ):
         known = drawn(fault)
         assert judge(known["truth"], known, draws=Draws()).verdict is Verdict.WRONG

@@ -155,9 +155,9 @@ def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny
 
 def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
     plan = planned(("llama",), "client-rows", "zeros", general=None)
-    honest = {(cell.backend, cell.scenario) for cell in plan.honest}
+    fault_free = {(cell.backend, cell.scenario) for cell in plan.fault_free}
     traced = {(name, "read_all") for name in ("hf", "vllm-pp1", "vllm-pp2")}
-    assert honest == traced | {(name, "tenants") for name in CLIENTS}
+    assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
 
 
 def test_a_column_in_which_nothing_runs_is_none_of_a_selftest() -> None:

@@ -42,7 +42,7 @@ def test_every_broken_gate_must_be_red_and_the_sound_judge_green(outcomes, held)
     )
 
 
-def test_one_models_part_has_its_own_faults_and_honest_cells() -> None:
+def test_one_models_part_has_its_own_faults_and_fault_free_cells() -> None:
     models = [Model(name, name, (Source("tiny"),)) for name in ("llama", "gpt2")]
     measured = tuple(run.Measured(model.id) for model in models)
     whole = run.plan([FAULTS["mlp-lost"]], models, (Backend("hf", "hf"),), measured=measured)
@@ -51,7 +51,7 @@ def test_one_models_part_has_its_own_faults_and_honest_cells() -> None:
     assert part.measured == (measured[1],)
     assert whole.only(models[1], limits=False).measured == ()
     assert {one.cells[0].model for one in part.faulty} == {"gpt2"}
-    assert {cell.model for cell in part.honest} == {"gpt2"}
+    assert {cell.model for cell in part.fault_free} == {"gpt2"}
     assert 2 * len(part.faulty) == len(whole.faulty)
 
 

@@ -42,12 +42,12 @@ def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
     run = RunFolder(tmp_path)
     value = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     done = Outcome(Status.OK, prompt_ids=((1, 2),))
-    run.write_cell(MODEL.id, column.honest_folder, cell.key, done, {SITE: value})
+    run.write_cell(MODEL.id, column.fault_free_folder, cell.key, done, {SITE: value})
     run.write_cell(MODEL.id, column.folder, cell.key, done, {SITE: value * (1 + error)})
-    honest = replace(cell, backend="hf")
+    fault_free = replace(cell, backend="hf")
     by_precision = {
         precision: {
-            honest.id: result(
+            fault_free.id: result(
                 cell.model,
                 "hf",
                 cell.scenario,
@@ -67,7 +67,7 @@ def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["on a CPU", "where bits are not asked for"])
-def test_a_fault_of_bits_is_missed_only_where_the_honest_cell_is_held_to_bits(
+def test_a_fault_of_bits_is_missed_only_where_the_fault_free_cell_is_held_to_bits(
     tmp_path: Path, held: bool
 ) -> None:
     backend = Backend("vllm-pp2", "vllm", pipeline=2)
@@ -75,9 +75,13 @@ def test_a_fault_of_bits_is_missed_only_where_the_honest_cell_is_held_to_bits(
     cell = column.cells[0]
     passing = result(cell.model, cell.backend, cell.scenario, cell.case)
     relations = (Relation(f"{BITWISE} vllm-pp1", holds=True),) if held else ()
-    honest = replace(result(cell.model, backend.id, cell.scenario, cell.case), relations=relations)
+    fault_free = replace(
+        result(cell.model, backend.id, cell.scenario, cell.case), relations=relations
+    )
     verdicts = examine.Verdicts(
-        {cell.id: passing, honest.id: honest}, {}, {column.precision: {honest.id: honest}}
+        {cell.id: passing, fault_free.id: fault_free},
+        {},
+        {column.precision: {fault_free.id: fault_free}},
     )
     [row] = examine.rows(RunFolder(tmp_path), [replace(column, cells=(cell,))], verdicts, verdicts)
     assert row.ending is (Ending.MISSED if held else Ending.ABSENT)

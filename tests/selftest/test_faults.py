@@ -104,7 +104,7 @@ def test_what_few_models_have_is_injected_by_default_on_one_of_them(fault: str, 
     assert sum(FAULTS[fault] in own for own in shares.values()) == 1, what
 
 
-def test_further_families_of_the_whole_selftest_are_honest_alone():
+def test_further_families_of_the_whole_selftest_are_correct_alone():
     shares = injected_by_default(quick=False)
     assert set(command.CLEAN_MODELS) <= shares.keys()
     assert not any(shares[model] for model in command.CLEAN_MODELS)

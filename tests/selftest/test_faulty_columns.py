@@ -38,11 +38,11 @@ def test_it_is_found_in_a_run_of_a_relative_folder_that_was_moved_since(
     run = RunFolder(Path("reports/run"))
     [column] = faulty_columns.columns([FAULTS["write-dropped"]], MODEL, (VLLM,))
     cells = {cell.key: Case(cell.scenario, cell.case, ()) for cell in column.cells}
-    honest = run.group_folder(MODEL.id, column.honest_folder).path
-    job = Job("vllm", MODEL, Column(VLLM), Path(), honest, Path(), tuple(cells.values()))
+    fault_free = run.group_folder(MODEL.id, column.fault_free_folder).path
+    job = Job("vllm", MODEL, Column(VLLM), Path(), fault_free, Path(), tuple(cells.values()))
     by_id = {
-        f"{MODEL.id}:{column.honest_folder}": Planned(
-            "honest", lambda: job, faulty_columns.launch(job.column)
+        f"{MODEL.id}:{column.fault_free_folder}": Planned(
+            "fault_free", lambda: job, faulty_columns.launch(job.column)
         )
     }
     [planned] = faulty_columns._shared_jobs(run, [column], by_id)

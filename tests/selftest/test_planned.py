@@ -30,14 +30,16 @@ def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
     return run.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
 
 
-def test_a_fault_of_experts_and_its_honest_cells_are_those_of_models_that_have_some() -> None:
+def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_have_some() -> None:
     plan = planned("router-tie", "error-swallowed")
     injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
     assert ("mixtral", "router-tie") in injected
     assert ("llama", "router-tie") not in injected
     assert ("llama", "error-swallowed") in injected
-    assert Cell("mixtral", "hf", "router", "all") in plan.honest
-    assert not [cell for cell in plan.honest if (cell.model, cell.scenario) == ("llama", "router")]
+    assert Cell("mixtral", "hf", "router", "all") in plan.fault_free
+    assert not [
+        cell for cell in plan.fault_free if (cell.model, cell.scenario) == ("llama", "router")
+    ]
 
 
 def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
@@ -54,14 +56,15 @@ def test_only_what_a_known_gap_explains_is_no_alarm(tmp_path: Path) -> None:
     match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
     gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")
     plan = planned("error-swallowed", gaps=(gap,))
-    [cell] = [cell for cell in plan.honest if cell in gap]
+    [cell] = [cell for cell in plan.fault_free if cell in gap]
 
     def left(verdict: Verdict, words: str, *, harness: bool = False) -> set[Cell]:
         judged = {
-            one.id: result(one.model, one.backend, one.scenario, one.case) for one in plan.honest
+            one.id: result(one.model, one.backend, one.scenario, one.case)
+            for one in plan.fault_free
         }
         judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words, harness=harness)
-        return set(plan.honest) - set(plan.sound(RunFolder(tmp_path), judged))
+        return set(plan.fault_free) - set(plan.sound(RunFolder(tmp_path), judged))
 
     assert left(Verdict.WRONG, "holds the layer before") == {cell}
     assert left(Verdict.WRONG, "holds the layer before", harness=True) == set()
@@ -95,7 +98,7 @@ def test_a_gap_explains_nothing_under_other_circumstances(
             verdict=Verdict.WRONG,
             reason="1 observation is off",
         )
-        for one in plan.honest
+        for one in plan.fault_free
     }
     flagged = plan.sound(folder, judged)
     assert excused is all((one.model, one.backend) != ("llama", "vllm-pp1") for one in flagged)

@@ -42,9 +42,9 @@ def test_vllm_samples_the_second_best_and_is_as_it_was_afterwards(monkeypatch):
     module = ModuleType("vllm.v1.sample.sampler")
     module.Sampler = Sampler
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    honest = Sampler.__dict__["greedy_sample"]
+    unchanged = Sampler.__dict__["greedy_sample"]
     [handle] = runner_up(nn.Linear(1, 1), Moment(None, 0))
     chosen = [Sampler().greedy_sample(LOGITS).tolist() for _ in range(2)]
     assert chosen == [[2, 2], [1, 0]]
     handle.remove()
-    assert Sampler.__dict__["greedy_sample"] is honest
+    assert Sampler.__dict__["greedy_sample"] is unchanged

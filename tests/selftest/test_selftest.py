@@ -20,7 +20,7 @@ from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.faulty_columns import honest_cells
+from conformance.selftest.faulty_columns import fault_free_cells
 from tests import ours
 
 pytestmark = pytest.mark.engine
@@ -91,7 +91,7 @@ class Gathered:
             reports,
             self.plan.models,
             tuple(map(Column, self.plan.backends)),
-            self.plan.honest,
+            self.plan.fault_free,
             scenarios=SCENARIOS,
             thresholds=self.thresholds,
             jobs=2,
@@ -115,10 +115,10 @@ class Gathered:
         return run.tabulate(self.run, plan, self.sound, self.thresholds)
 
     def only(self, fault: str):
-        """The part of the plan that injects this fault, with the honest cells that it needs."""
+        """The part of the plan that injects this fault, with the fault-free cells that it needs."""
         faulty = tuple(one for one in self.plan.faulty if one.variant.fault.id == fault)
-        honest = honest_cells(faulty, self.plan.models, self.plan.backends)
-        return replace(self.plan, faulty=faulty, honest=honest)
+        fault_free = fault_free_cells(faulty, self.plan.models, self.plan.backends)
+        return replace(self.plan, faulty=faulty, fault_free=fault_free)
 
     def blinded(self, gate: str, plan):
         arguments = (self.run, plan, self.scenarios, self.thresholds)

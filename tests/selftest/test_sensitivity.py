@@ -85,7 +85,7 @@ def limits(
     thresholds: Thresholds | None = None,
     trials: int = 6,
 ) -> dict[Kind, Limit]:
-    """Of a stored run with an honest column."""
+    """Of a stored run with a fault-free column."""
     run = RunFolder(folder)
     [case] = one.expand(toy.LAYERS)
     reference = run.group_folder(MODEL.id, REFERENCE.id)
@@ -94,10 +94,10 @@ def limits(
     outcome = Outcome(Status.OK, prompt_ids=toy.IDS)
     known = {f"{m}|{site}": v for m, values in members(one).items() for site, v in values.items()}
     reference.write_cell(case.key, outcome, known)
-    honest = observe(one, getattr(torch, precision.dtype), toy.CANDIDATE)
+    fault_free = observe(one, getattr(torch, precision.dtype), toy.CANDIDATE)
     column = Group(MODEL.id, "hf", identity={"device": "cpu"})  # its bits come again
     run.group_folder(MODEL.id, gathered_in("hf", precision)).write_group(column)
-    run.write_cell(MODEL.id, gathered_in("hf", precision), case.key, outcome, honest)
+    run.write_cell(MODEL.id, gathered_in("hf", precision), case.key, outcome, fault_free)
     found = sensitivity.limits(
         run,
         MODEL,
@@ -167,7 +167,7 @@ def test_wider_limits_let_larger_errors_through(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Cell:
-    """An honest cell, as faults of a dose are put into it."""
+    """A fault-free cell, as faults of a dose are put into it."""
 
     observed: Mapping[str, Tensor]
     known: ReferenceRuns
@@ -187,7 +187,7 @@ def cell(one: Scenario) -> Cell:
 
 
 def faulty(into: Cell, kind: Kind, number: int, dose: float) -> dict[str, Tensor]:
-    """What a fault changes of an honest cell: its error by site."""
+    """What a fault changes of a fault-free cell: its error by site."""
     fault = doses.fault(into, kind, Chance(f"{kind} {number}"))
     assert fault is not None
     return {
@@ -200,10 +200,10 @@ def faulty(into: Cell, kind: Kind, number: int, dose: float) -> dict[str, Tensor
 @pytest.mark.parametrize("kind", [Kind.SERVED, Kind.SERVED_ROW])
 def test_an_error_in_what_is_served_has_the_dose_of_the_rows_length(kind: Kind) -> None:
     """As the judge compares rows: the massive dimension of layer 2 and later stays as it was."""
-    honest = cell(read)
+    fault_free = cell(read)
     for number in range(12):
-        [(name, error)] = faulty(honest, kind, number, 0.25).items()
-        floor = honest.floor(Site.parse(name))
+        [(name, error)] = faulty(fault_free, kind, number, 0.25).items()
+        floor = fault_free.floor(Site.parse(name))
         moved = (error.norm(dim=-1) / floor.scale).tolist()
         off = [share for share in moved if share]
         assert off == pytest.approx([0.25] * len(off), rel=1e-4)
@@ -213,8 +213,8 @@ def test_an_error_in_what_is_served_has_the_dose_of_the_rows_length(kind: Kind) 
 
 def test_what_holds_the_same_value_has_the_same_error(tmp_path: Path) -> None:
     """Else the two would not be equal any more, which the smallest dose shows."""
-    honest = cell(copied)
-    both = [faulty(honest, Kind.SERVED, number, 0.25) for number in range(6)]
+    fault_free = cell(copied)
+    both = [faulty(fault_free, Kind.SERVED, number, 0.25) for number in range(6)]
     assert any(len(errors) == 2 for errors in both)
     for errors in both:
         assert len({Site.parse(name).name == "logits" for name in errors}) == 1

@@ -73,13 +73,13 @@ def test_a_tenth_of_the_explanations_may_be_wrong():
     assert any("explained" in said for said in broken([right] * 8 + [wrong] * 2))
 
 
-def test_three_per_cent_may_be_blamed_wrongly_beside_honest_columns_and_apart():
+def test_three_per_cent_may_be_blamed_wrongly_beside_fault_free_columns_and_apart():
     right = replace(ROW, right_side=True, right_apart=True)
     for wrong in (replace(right, right_side=False), replace(right, right_apart=False)):
         assert broken([right] * 97 + [wrong] * 3) == ()
         [said] = broken([right] * 96 + [wrong] * 4)
         assert "attributed to the right side" in said
-        assert ("without an honest column" in said) is (wrong.right_side is True)
+        assert ("without a fault-free column" in said) is (wrong.right_side is True)
 
 
 def limit(most, size=1.0, kind=Kind.GAIN):

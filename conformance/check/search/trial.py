@@ -52,7 +52,7 @@ class FileReference:
     def in_precision(self, precision: Precision) -> PrecisionReference:
         """Return transformers' runs for comparisons in one precision."""
         if precision not in self._by_precision:
-            members = compare.honest(self.seen, precision)
+            members = compare.select_runs(self.seen, precision)
             self._by_precision[precision] = compare.build_reference(members, precision)
         return self._by_precision[precision]
 
@@ -113,11 +113,11 @@ class FileReference:
 
     def _distance(self, mine: Values) -> float:
         """Return the sum of the values' relative distances, each at most 2."""
-        honest = self.in_precision(Precision.FLOAT32).members
-        alike, _ = compare.made_alike(compare.returned(mine), honest)
+        runs = self.in_precision(Precision.FLOAT32).members
+        alike, _ = compare.made_alike(compare.returned(mine), runs)
         off = (
             relations.distance(alike[site], reference) if site in alike else None
-            for site, reference in honest["truth"].items()
+            for site, reference in runs["truth"].items()
         )
         return sum(2.0 if one is None else min(one, 2.0) for one in off)
 
@@ -131,7 +131,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
 
 def have_same_reference(one: Values, other: Values) -> bool:
     """Return whether two versions of a file return the same values on transformers."""
-    first, second = (compare.honest(each, Precision.FLOAT32)["truth"] for each in (one, other))
+    first, second = (compare.select_runs(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(
         relations.alike(value, second[site]) for site, value in first.items()
     )

@@ -53,7 +53,7 @@ class Compared:
         return self.judgement.verdict.passes
 
 
-def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
+def select_runs(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
     """Return the reference and the baseline runs in one precision, by run and site."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in seen.items():
@@ -92,7 +92,7 @@ def zeros(seen: Values) -> tuple[list[Site], bool]:
     """Return the sites whose values are all 0 on transformers, and whether there are no others: if
     so, the trace cannot show a difference.
     """
-    reference = honest(seen, Precision.FLOAT32)[REFERENCE_RUN]
+    reference = select_runs(seen, Precision.FLOAT32)[REFERENCE_RUN]
     numbers = {site: value for site, value in reference.items() if value.is_floating_point()}
     blank = [Site.parse(site) for site, value in numbers.items() if not bool(value.any())]
     return blank, bool(blank) and len(blank) == len(reference)
@@ -204,11 +204,11 @@ def made_alike(
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
             reshaped.setdefault(f"`{names.whole(Site.parse(name))}`", shapes)
             found[name] = value.reshape(known.shape)
-        honest_run = next(
+        baseline_run = next(
             (run[name] for way, run in reference.items() if way != REFERENCE_RUN), known
         )
         if value.is_floating_point() == known.is_floating_point():
-            found[name] = found[name].to(honest_run.dtype)
+            found[name] = found[name].to(baseline_run.dtype)
     said = []
     for shapes in dict.fromkeys(reshaped.values()):
         called = [whole for whole, its in reshaped.items() if its == shapes]

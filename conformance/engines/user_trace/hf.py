@@ -113,11 +113,11 @@ class CheckedHF:
             for way in self.ways():
                 if precision is Precision.FLOAT32 and way.name == "eager":
                     continue
-                values = self._honest(engine, way, case, reference.keys())
+                values = self._baseline_values(engine, way, case, reference.keys())
                 found |= {f"{precision}:{way.name}|{site}": v for site, v in values.items()}
         return found
 
-    def _honest(
+    def _baseline_values(
         self, engine: HFEngine, way: Way, case: Case, names: KeysView[str]
     ) -> dict[str, Tensor]:
         """Return the function's values in a baseline run. If its attention does not give what the

@@ -39,5 +39,5 @@ def change(evidence: Evidence, site: Site) -> Scene:
 
 def _change_of(evidence: Evidence, site: Site) -> Tensor:
     clean = replace(site, run="clean")
-    honest = evidence.reference.floor(clean)
-    return honest.view(evidence.rows[site] - evidence.rows[clean]) * honest.bulk
+    noise_floor = evidence.reference.floor(clean)
+    return noise_floor.view(evidence.rows[site] - evidence.rows[clean]) * noise_floor.bulk

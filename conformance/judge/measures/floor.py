@@ -209,30 +209,36 @@ def _massive_noise(
     return (relative.clamp_min(pooled) + metrics.least(precision, terms) ** 2).sqrt() * size
 
 
-def measure(candidate: Tensor, honest: Floor, limits: Limits) -> Distance:
+def measure(candidate: Tensor, noise_floor: Floor, limits: Limits) -> Distance:
     """Compare a finite candidate [T, D] with the reference, relative to the noise floor."""
-    return measures([candidate], [honest], limits)[0]
+    return measures([candidate], [noise_floor], limits)[0]
 
 
 def measures(
-    candidates: Sequence[Tensor], honest: Sequence[Floor], limits: Limits
+    candidates: Sequence[Tensor], noise_floors: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
     """Compute the distances of many observations of one width, on all their rows at once."""
     rows = [
-        honest_floor.view(candidate)
-        for candidate, honest_floor in zip(candidates, honest, strict=True)
+        noise_floor.view(candidate)
+        for candidate, noise_floor in zip(candidates, noise_floors, strict=True)
     ]
-    reference, mask = torch.cat([f.reference for f in honest]), torch.cat([f.bulk for f in honest])
+    reference, mask = (
+        torch.cat([f.reference for f in noise_floors]),
+        torch.cat([f.bulk for f in noise_floors]),
+    )
     distance = metrics.norm(torch.cat(rows) - reference, mask)
-    noise, scale = torch.cat([f.noise for f in honest]), torch.cat([f.scale for f in honest])
+    noise, scale = (
+        torch.cat([f.noise for f in noise_floors]),
+        torch.cat([f.scale for f in noise_floors]),
+    )
     ratios = metrics.ratio(distance, noise).tolist()
     relative = metrics.ratio(noise, scale).tolist()
     errors = metrics.ratio(distance, scale).tolist()
     computed, end = [], 0
-    for candidate, viewed, honest_floor in zip(candidates, rows, honest, strict=True):
+    for candidate, viewed, noise_floor in zip(candidates, rows, noise_floors, strict=True):
         at = slice(end, end := end + len(viewed))
         tokens = _Tokens(ratios[at], relative[at], errors[at])
-        computed.append(_distance(tokens, candidate, viewed, honest_floor, limits))
+        computed.append(_distance(tokens, candidate, viewed, noise_floor, limits))
     return computed
 
 
@@ -246,12 +252,12 @@ class _Tokens:
 
 
 def _distance(
-    tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor, limits: Limits
+    tokens: _Tokens, candidate: Tensor, rows: Tensor, noise_floor: Floor, limits: Limits
 ) -> Distance:
     q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
     noise = metrics.median(tokens.noise)
-    massive, together, massive_ulps = _massive(rows, honest, limits)
-    limit, local = far_limits(len(tokens.ratios), honest, limits)
+    massive, together, massive_ulps = _massive(rows, noise_floor, limits)
+    limit, local = far_limits(len(tokens.ratios), noise_floor, limits)
     return Distance(
         q_med=q_med,
         q_max=q_max,
@@ -261,12 +267,12 @@ def _distance(
         floor=noise,
         smallest=_smallest(limit, q_med, noise),
         smallest_local=_smallest_local(tokens, local),
-        largest=_largest(tokens, candidate, rows, honest),
+        largest=_largest(tokens, candidate, rows, noise_floor),
         massive=max(massive, together / limits.far_max),
         massive_near=together / limits.massive,
         massive_ulps=massive_ulps,
-        shift=_shift(candidate, honest, limits),
-        zero=not (bool(honest.zero.any()) and bool(candidate[honest.zero].any())),
+        shift=_shift(candidate, noise_floor, limits),
+        zero=not (bool(noise_floor.zero.any()) and bool(candidate[noise_floor.zero].any())),
         limit_med=limit,
         limit_max=local,
     )
@@ -277,30 +283,30 @@ def median_limit(tokens: int, limits: Limits) -> float:
     return limits.k_med if tokens > 1 else limits.k_max
 
 
-def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float]:
+def far_limits(tokens: int, noise_floor: Floor, limits: Limits) -> tuple[float, float]:
     """Return the limits of the median and of any one token beyond which the value is wrong.
 
     In bf16 a router has near-ties, and one token's row may come from another expert. So in a
     mixture only the median counts.
     """
-    if _ties(honest):
+    if _ties(noise_floor):
         return (limits.far_med if tokens > 1 else math.inf), math.inf
     return (limits.far_med if tokens > 1 else limits.far_max), limits.far_max
 
 
-def _ties(honest: Floor) -> bool:
+def _ties(noise_floor: Floor) -> bool:
     """Return whether a token's row may come from another expert by rounding."""
-    return honest.mixture and honest.precision is Precision.BF16
+    return noise_floor.mixture and noise_floor.precision is Precision.BF16
 
 
-def _of_rows(shares: Sequence[float], honest: Floor) -> float:
+def _of_rows(shares: Sequence[float], noise_floor: Floor) -> float:
     """Return the worst of the rows' shares of a limit, or the median if routers tie."""
-    if _ties(honest):
+    if _ties(noise_floor):
         return metrics.median(shares) if len(shares) > 1 else 0.0
     return max(shares)
 
 
-def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float, float]:
+def _massive(candidate: Tensor, noise_floor: Floor, limits: Limits) -> tuple[float, float, float]:
     """Return three measures of the massive dimensions.
 
     They are the worst one as a share of what is allowed, the worst row's together in multiples of
@@ -308,56 +314,56 @@ def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, f
     error: where a massive activation arises, implementations differ several times more than
     elsewhere.
     """
-    if honest.ulps is None or honest.massive_noise is None:
+    if noise_floor.ulps is None or noise_floor.massive_noise is None:
         return 0.0, 0.0, 0.0
-    massive = ~honest.bulk
-    reference = honest.reference[massive]
-    off = (candidate[massive] - reference).abs() / metrics.ulp(reference, honest.precision)
-    share = off / (limits.far_max * honest.ulps)
+    massive = ~noise_floor.bulk
+    reference = noise_floor.reference[massive]
+    off = (candidate[massive] - reference).abs() / metrics.ulp(reference, noise_floor.precision)
+    share = off / (limits.far_max * noise_floor.ulps)
     rows = massive.nonzero()[:, 0]
     present = sorted(set(rows.tolist()))
     worst = [float(share[rows == row].max()) for row in present]
     together = metrics.ratio(
-        metrics.norm(candidate - honest.reference, massive), honest.massive_noise
+        metrics.norm(candidate - noise_floor.reference, massive), noise_floor.massive_noise
     )
     return (
-        _of_rows(worst, honest),
-        _of_rows(together[present].tolist(), honest),
+        _of_rows(worst, noise_floor),
+        _of_rows(together[present].tolist(), noise_floor),
         float(off.max()),
     )
 
 
-def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
+def _shift(candidate: Tensor, noise_floor: Floor, limits: Limits) -> float:
     """Return the common shift of a row as a share of what is allowed.
 
     A few runs cannot show how large a single number may be, so the noise of the rest of the row
     also bounds it.
     """
-    if honest.shift is None or honest.shift_noise is None:
+    if noise_floor.shift is None or noise_floor.shift_noise is None:
         return 0.0
-    off = (candidate.mean(dim=-1) - honest.shift).abs()
-    noise_of_mean = honest.noise / math.sqrt(candidate.shape[-1])
-    allowed = limits.single * torch.maximum(honest.shift_noise, noise_of_mean)
-    return _of_rows(metrics.ratio(off, allowed).flatten().tolist(), honest)
+    off = (candidate.mean(dim=-1) - noise_floor.shift).abs()
+    noise_of_mean = noise_floor.noise / math.sqrt(candidate.shape[-1])
+    allowed = limits.single * torch.maximum(noise_floor.shift_noise, noise_of_mean)
+    return _of_rows(metrics.ratio(off, allowed).flatten().tolist(), noise_floor)
 
 
-def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor) -> float:
+def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, noise_floor: Floor) -> float:
     """Return the relative error of whatever is furthest off; inf if a zero row is not zero.
 
     Rows, massive dimensions and common shifts count. A common shift moves every entry, so it is √D
     times as long, and relative to the whole row with its mean.
     """
     sizes = list(tokens.errors)
-    if honest.ulps is not None:
-        massive = ~honest.bulk
-        reference = honest.reference[massive]
+    if noise_floor.ulps is not None:
+        massive = ~noise_floor.bulk
+        reference = noise_floor.reference[massive]
         sizes.append(float(metrics.ratio((rows[massive] - reference).abs(), reference.abs()).max()))
-    if honest.shift is not None:
+    if noise_floor.shift is not None:
         wide = math.sqrt(candidate.shape[-1])
-        shift = (candidate.mean(dim=-1) - honest.shift).abs() * wide
-        whole = torch.hypot(honest.scale, honest.shift * wide)
+        shift = (candidate.mean(dim=-1) - noise_floor.shift).abs() * wide
+        whole = torch.hypot(noise_floor.scale, noise_floor.shift * wide)
         sizes += metrics.ratio(shift, whole).flatten().tolist()
-    if bool(honest.zero.any()) and bool(candidate[honest.zero].any()):
+    if bool(noise_floor.zero.any()) and bool(candidate[noise_floor.zero].any()):
         sizes.append(math.inf)
     return max(sizes)
 

@@ -127,7 +127,7 @@ def weigh(
         zip(_ranks(mine, width), _ranks(reference, width), strict=True)
     ):
         truly = numbers.reference[row]
-        honest = [member[row] for member in numbers.members]
+        baseline = [member[row] for member in numbers.members]
         for chosen, meant in zip(own, known, strict=True):
             if chosen == meant:
                 continue
@@ -135,17 +135,17 @@ def weigh(
                 return None
             fits = chosen in truly and own.count(chosen) == 1
             margin = abs(truly[meant] - truly[chosen]) if fits else math.inf
-            noise = _noise(chosen, meant, truly, honest, precision) if fits else 1.0
+            noise = _noise(chosen, meant, truly, baseline, precision) if fits else 1.0
             weighed.append(Weighed(chosen, meant, margin, noise, margin <= limits.margin * noise))
     return max(weighed, key=lambda one: one.margin / one.noise, default=None)
 
 
 def _noise(
-    chosen: int, meant: int, reference: _Row, honest: Sequence[_Row], precision: Precision
+    chosen: int, meant: int, reference: _Row, baseline: Sequence[_Row], precision: Precision
 ) -> float:
     """Return the baseline runs' scatter of the pair's difference, at least one rounding."""
     gap = reference[meant] - reference[chosen]
-    both = [run for run in honest if chosen in run and meant in run]
+    both = [run for run in baseline if chosen in run and meant in run]
     squares = [(run[meant] - run[chosen] - gap) ** 2 for run in both]
     shown = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     largest = torch.tensor(max(abs(reference[meant]), abs(reference[chosen])), dtype=torch.float64)

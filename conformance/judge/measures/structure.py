@@ -58,7 +58,7 @@ def shape(candidate: Tensor, reference: Tensor) -> str:
 
 
 def dtype(
-    candidate: Tensor, honest: Sequence[Tensor], site: Site, precision: Precision = Precision.BF16
+    candidate: Tensor, baseline: Sequence[Tensor], site: Site, precision: Precision = Precision.BF16
 ) -> str:
     """Check that the baseline runs have the candidate's dtype here; return what is wrong.
 
@@ -66,7 +66,7 @@ def dtype(
     in bf16 must be bf16. The message says which precision the values carry, which distinguishes a
     mere cast from another computation.
     """
-    allowed = {member.dtype for member in honest}
+    allowed = {member.dtype for member in baseline}
     if candidate.dtype in allowed:
         return ""
     floating = any(kind.is_floating_point for kind in allowed)

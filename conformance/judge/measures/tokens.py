@@ -67,8 +67,8 @@ def _pair_noise(
     reference: Tensor, members: Tensor, best: Tensor, rivals: Tensor, precision: Precision
 ) -> Tensor:
     gaps = reference[best] - reference[rivals]
-    honest = members[:, best].unsqueeze(-1) - members[:, rivals]
-    noise = (honest - gaps).square().mean(dim=0).sqrt()
+    baseline = members[:, best].unsqueeze(-1) - members[:, rivals]
+    noise = (baseline - gaps).square().mean(dim=0).sqrt()
     largest = torch.maximum(reference[best].abs(), reference[rivals].abs())
     return torch.maximum(noise, metrics.ulp(largest, precision))
 

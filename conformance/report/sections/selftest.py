@@ -160,7 +160,7 @@ def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
         ("caught with the right verdict", totals.detected),
         ("wrong tensors explained", totals.diagnosed),
         ("attributed to the right side", totals.blamed),
-        ("without an honest column beside", totals.apart),
+        ("without a fault-free column beside", totals.apart),
         *((f"attributed to the {side} rightly", rate) for side, rate in totals.sides.items()),
         ("false alarms", totals.alarms),
     ]

@@ -62,7 +62,7 @@ FAULTS = (
         precision=Precision.BF16,
         summary=(
             "The two summands of the stream are added in bf16 before the fused norm, "
-            "not in float32 inside it: an honest rounding."
+            "not in float32 inside it: an allowed rounding."
         ),
     ),
     Fault(

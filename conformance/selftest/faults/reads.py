@@ -379,7 +379,7 @@ FAULTS = (
         # Float32 has one limit for the median and any token; the median is a gate only in bf16.
         precision=Precision.BF16,
         summary=(
-            "Every row of a read carries a random error of a multiple of the honest "
+            "Every row of a read carries a random error of a multiple of the baseline "
             "one, which only many tokens together show."
         ),
     ),

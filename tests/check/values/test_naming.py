@@ -51,9 +51,9 @@ def test_the_worst_value_is_the_user_s_too():
             noise = 1 + 1e-6 * torch.randn(value.shape, generator=maker)
             seen[f"float32:{way}|{site}"] = value * noise
     made = {**rows, "p0/s3/hidden": rows["p0/s3/hidden"].flip(1)}
-    honest = compare.honest(seen, Precision.FLOAT32)
+    runs = compare.select_runs(seen, Precision.FLOAT32)
     ids = ([[1, 2]], [[1, 2]])
-    judged = compare.compare(made, compare.build_reference(honest, Precision.FLOAT32), ids, names())
+    judged = compare.compare(made, compare.build_reference(runs, Precision.FLOAT32), ids, names())
     evidence = compare.evidence_of(judged, Precision.FLOAT32, names())
     assert evidence.worst_site == "hidden[3]"
     assert {one.site for one in evidence.observations} == {"hidden[0]", "hidden[3]"}

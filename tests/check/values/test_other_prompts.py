@@ -15,9 +15,9 @@ def related(ours, theirs):
     """The relation of the prompts' ids that a comparison of the same values comes to."""
     reference = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     ways = ("float32:truth", "float32:split", "float32:sdpa")
-    honest = compare.honest({f"{way}|p0/s0/x": reference for way in ways}, Precision.FLOAT32)
+    runs = compare.select_runs({f"{way}|p0/s0/x": reference for way in ways}, Precision.FLOAT32)
     ids, mine = (ours, theirs), {"p0/s0/x": reference}
-    told = compare.compare(mine, compare.build_reference(honest, Precision.FLOAT32), ids)
+    told = compare.compare(mine, compare.build_reference(runs, Precision.FLOAT32), ids)
     [one] = [one for one in told.judgement.relations if one.name == structure.PROMPT_IDS]
     return one
 

@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, Any]] = {
 #: Its rotary frequencies are those of the longest sequence so far: of another for each step.
 DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
 LAYERS, WIDTH, STEPS, PROMPT, ALLOWED = 3, 32, 5, "ten words or so", 1e-5
-#: As the judge has it: a hundred times what honest orders of addition lose (docs/numerics.md).
+#: As the judge has it: a hundred times what other orders of addition lose (docs/numerics.md).
 NEAR = 100 * 2.0**-24 * (WIDTH * LAYERS) ** 0.5
 
 
