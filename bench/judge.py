@@ -96,16 +96,16 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
     """Processor time of one cell, the mean over the columns."""
     members = observations(size, kind)
     candidate = members.pop("candidate")
-    twin = len(kind.runs) == 2
+    has_edit = len(kind.runs) == 2
     ids = tuple((1,) * tokens for tokens in PROMPTS)
     start = time.process_time()
-    reference = read_reference(members, twin=twin)
+    reference = read_reference(members, has_edit=has_edit)
     assert not isinstance(reference, str), reference
     for _ in range(columns):
         found = judge_cell(
             candidate,
             reference if shared else members,
-            twin=twin,
+            has_edit=has_edit,
             equal=(),
             prompt_ids=ids,
             reference_ids=ids,

@@ -76,7 +76,7 @@ def compare(
     kind = precision or _precision(observed)
     way = FLOAT32_WAY if kind is Precision.FLOAT32 else "bf16_"
     members = {f"{way}{number}": named(values) for number, values in enumerate(floor)}
-    reference = read_reference({REFERENCE_RUN: true, **members}, twin=False, precision=kind)
+    reference = read_reference({REFERENCE_RUN: true, **members}, has_edit=False, precision=kind)
     if isinstance(reference, str):
         raise ConformanceError(
             f"the reference and the floor cannot be judged by: {reference}",
@@ -86,7 +86,7 @@ def compare(
     return judge_cell(
         observed,
         reference,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=ids,
         reference_ids=ids,

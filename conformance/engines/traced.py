@@ -116,7 +116,7 @@ def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
     """
     require_layers(case, len(lm.layers))
     lm.layers.parts.require(scenario.needs(case))
-    return flatten_runs(scenario, case, lambda twin: scenario.run(lm, twin))
+    return flatten_runs(scenario, case, lambda run_case: scenario.run(lm, run_case))
 
 
 def flatten_runs(
@@ -126,16 +126,16 @@ def flatten_runs(
 
     `only` limits the runs to the named ones.
     """
-    twins = {"": case}
+    cases = {"": case}
     if scenario.twin(case):
-        twins = {
+        cases = {
             "clean": dataclasses.replace(case, active=False),
             "edited": dataclasses.replace(case, active=True),
         }
     values: dict[str, Tensor] = {}
-    for name, twin in twins.items():
+    for name, run_case in cases.items():
         if not only or name in only:
-            values |= flatten(run(twin), name)
+            values |= flatten(run(run_case), name)
     return values
 
 

@@ -61,9 +61,9 @@ def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     """Return these cells in the plan's order, with the cells that their verdicts refer to."""
     wanted = set(cells)
     wanted |= {
-        Cell(cell.model, twin, cell.scenario, cell.case)
+        Cell(cell.model, single_stage, cell.scenario, cell.case)
         for cell in cells
-        if (twin := _twin(plan.columns, cell.backend))
+        if (single_stage := _single_stage(plan.columns, cell.backend))
     }
     return tuple(cell for cell in plan.cells if cell in wanted)
 
@@ -74,7 +74,7 @@ def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
 
 
-def _twin(columns: Sequence[Column], name: str) -> str:
+def _single_stage(columns: Sequence[Column], name: str) -> str:
     column = next(column for column in columns if column.id == name)
-    twin = one_stage(column, columns)
-    return twin.id if twin else ""
+    single_stage = one_stage(column, columns)
+    return single_stage.id if single_stage else ""

@@ -66,7 +66,7 @@ def judge_cell(
     candidate: Mapping[str, Tensor],
     reference: ReferenceRuns | Mapping[str, Mapping[str, Tensor]],
     *,
-    twin: bool,
+    has_edit: bool,
     equal: Sequence[tuple[str, str]],
     prompt_ids: structure.Ids,
     reference_ids: structure.Ids,
@@ -83,18 +83,20 @@ def judge_cell(
 
     `reference` maps members to observations: "truth" in float32 and the baseline runs. It may also
     be the result of `read_reference`, so that its noise floors are computed once for all
-    candidates. `twin`: observations come in pairs of a clean and an edited run. `equal` names pairs
-    that must be equal, bitwise on a `bitwise` reproducible engine; on others they may differ as two
-    baseline runs do. `prompt_ids` are the candidate's token ids of each prompt, `reference_ids` the
-    reference's. `relations` are findings of other columns on the cell, `draws` the sampling
-    parameters, if any. If this precision is `alone`, a value that a known fault explains is wrong,
-    however small the error. Without `explain` there is no diagnosis. `equal_alone` names pairs in
-    which one shared a batch with other requests: they must be bitwise equal if the engine is
-    `bitwise_beside` other requests and they are equal in the clean run. On a `bitwise` engine, what
-    no write can reach must not change by one bit in float32.
+    candidates. `has_edit`: observations come in pairs of a clean and an edited run. `equal` names
+    pairs that must be equal, bitwise on a `bitwise` reproducible engine; on others they may differ
+    as two baseline runs do. `prompt_ids` are the candidate's token ids of each prompt,
+    `reference_ids` the reference's. `relations` are findings of other columns on the cell, `draws`
+    the sampling parameters, if any. If this precision is `alone`, a value that a known fault
+    explains is wrong, however small the error. Without `explain` there is no diagnosis.
+    `equal_alone` names pairs in which one shared a batch with other requests: they must be bitwise
+    equal if the engine is `bitwise_beside` other requests and they are equal in the clean run. On a
+    `bitwise` engine, what no write can reach must not change by one bit in float32.
     """
     prepared = (
-        reference if isinstance(reference, ReferenceRuns) else read_reference(reference, twin=twin)
+        reference
+        if isinstance(reference, ReferenceRuns)
+        else read_reference(reference, has_edit=has_edit)
     )
     if isinstance(prepared, str):
         return verdict.unknown(f"the reference cannot be used: {prepared}")
@@ -104,7 +106,7 @@ def judge_cell(
     same_ids = structure.prompt_ids(prompt_ids, reference_ids)
     kinds = prepared.other_kinds(observed)
     observed = prepared.numbers(observed)
-    evidence = Evidence(prepared, observed, twin=twin, relations=[same_ids, *relations])
+    evidence = Evidence(prepared, observed, has_edit=has_edit, relations=[same_ids, *relations])
     _compare_structure(evidence, kinds, comparable=same_ids.holds)
     if same_ids.holds:
         drawn_ids = _drawn(evidence) if draws is not None else {}
@@ -114,7 +116,7 @@ def judge_cell(
         )
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, drawn_ids, draws)
-        if twin:
+        if has_edit:
             _compare_edits(evidence, limits, bitwise=bitwise)
         if alone:
             _explain_drift(evidence, limits)
@@ -586,8 +588,8 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             if pair[0].reference.shape == pair[1].reference.shape:
                 floors[after] = pair
     still = reach.unreached(floors) if exactly else {}
-    twins = {
-        site: gain.Twin(
+    run_pairs = {
+        site: gain.RunPair(
             evidence.rows[replace(site, run="clean")],
             evidence.rows[site],
             *pair,
@@ -597,10 +599,10 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
         for site, pair in floors.items()
     }
     change_at: dict[Site, gain.ObservedChange] = {}
-    for batch in metrics.batches({site: evidence.observed[site] for site in twins}):
-        changes = gain.changes([twins[site] for site in batch], limits)
+    for batch in metrics.batches({site: evidence.observed[site] for site in run_pairs}):
+        changes = gain.changes([run_pairs[site] for site in batch], limits)
         change_at.update(zip(batch, changes, strict=True))
-    for site, change in ((site, change_at[site]) for site in twins):
+    for site, change in ((site, change_at[site]) for site in run_pairs):
         effect = gain.effect(change, limits)
         evidence.effects[site] = effect
         evidence.judged[site] = replace(evidence.judged[site], gain=effect.gain)

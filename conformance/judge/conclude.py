@@ -27,10 +27,10 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
     observations = tuple(
         evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
     )
-    if evidence.twin:
+    if evidence.has_edit:
         evidence.relations += _rule_of_writes(evidence)
     claims = verdict.claims(observations, evidence.relations)
-    if evidence.twin:
+    if evidence.has_edit:
         claims += _write_claims(evidence, claims)
     decided, reason = verdict.deciding(claims)
     worst = verdict.worst(observations)

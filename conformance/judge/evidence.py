@@ -23,7 +23,7 @@ class Evidence:
 
     reference: ReferenceRuns
     observed: Mapping[Site, Tensor]
-    twin: bool
+    has_edit: bool
     relations: list[Relation] = field(default_factory=list)
     judged: dict[Site, Judged] = field(default_factory=dict)
     rows: dict[Site, Tensor] = field(default_factory=dict)

@@ -110,15 +110,15 @@ class ReferenceRuns:
     def prepare(self, sites: Iterable[Site]) -> None:
         """Compute the noise floors of many observations together, which is several times faster."""
         clean_of = {site: self._clean(site) for site in sites if site not in self._floors}
-        twins = [clean for clean in clean_of.values() if clean is not None]
-        if twins:
-            self.prepare(clean for clean in twins if clean not in clean_of)
+        clean_sites = [clean for clean in clean_of.values() if clean is not None]
+        if clean_sites:
+            self.prepare(clean for clean in clean_sites if clean not in clean_of)
         for unpaired in (True, False):
             group = [site for site, clean in clean_of.items() if (clean is None) is unpaired]
             for batch in metrics.batches({site: self.reference_values[site] for site in group}):
                 self._prepare(batch, [clean_of[site] for site in batch])
 
-    def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
+    def _prepare(self, sites: Sequence[Site], clean_sites: Sequence[Site | None]) -> None:
         computed = floor.floors(
             [metrics.rows(self.reference_values[site]) for site in sites],
             torch.stack(
@@ -127,8 +127,11 @@ class ReferenceRuns:
                     for runs in zip(*(self.baseline_values[s] for s in sites), strict=True)
                 ]
             ),
-            [None if twin is None else self._floors[twin].reference.norm(dim=-1) for twin in twins],
-            [self._operands(site, twin) for site, twin in zip(sites, twins, strict=True)],
+            [
+                None if clean is None else self._floors[clean].reference.norm(dim=-1)
+                for clean in clean_sites
+            ],
+            [self._operands(site, clean) for site, clean in zip(sites, clean_sites, strict=True)],
             centred=sites[0].name == "logits",
             precision=self.precision,
             mixture=self.mixture,
@@ -136,7 +139,7 @@ class ReferenceRuns:
         )
         self._floors.update(zip(sites, computed, strict=True))
 
-    def _operands(self, site: Site, twin: Site | None) -> Tensor | None:
+    def _operands(self, site: Site, clean: Site | None) -> Tensor | None:
         """Return the length of the operands whose difference an exactly zero row may be: [T].
 
         An engine that rounds the two separately leaves a rounding error of that length. It is the
@@ -157,8 +160,8 @@ class ReferenceRuns:
         ]
         longest = float(max(beside, default=0.0)) or self.stream * math.sqrt(width)
         lengths = torch.full((len(reference),), longest, dtype=reference.dtype)
-        if twin is not None:
-            lengths[metrics.rows(self.reference_values[twin]).any(dim=-1)] = 0.0
+        if clean is not None:
+            lengths[metrics.rows(self.reference_values[clean]).any(dim=-1)] = 0.0
         return lengths
 
     def integers(self, site: Site) -> Runs:
@@ -204,7 +207,7 @@ class ReferenceRuns:
 def read_reference(
     reference: Mapping[str, Mapping[str, Tensor]],
     *,
-    twin: bool,
+    has_edit: bool,
     precision: Precision = Precision.BF16,
     mixture: bool = False,
     width: int = 0,
@@ -239,7 +242,7 @@ def read_reference(
     members = {
         name: rounded.settled(values, reference_values, kinds) for name, values in members.items()
     }
-    flaw = next(_flaws(reference_values, members, precision, twin=twin), "")
+    flaw = next(_flaws(reference_values, members, precision, has_edit=has_edit), "")
     if flaw:
         return flaw
     baseline_values = {
@@ -324,7 +327,7 @@ def _flaws(
     members: Mapping[str, Mapping[Site, Tensor]],
     precision: Precision,
     *,
-    twin: bool,
+    has_edit: bool,
 ) -> Iterator[str]:
     """Yield why this reference cannot be used."""
     if not reference:
@@ -332,7 +335,7 @@ def _flaws(
     fewest = FEWEST_MEMBERS[precision]
     if len(members) < fewest:
         yield f"it has {len(members)} {precision} baseline runs, at least {fewest} are needed"
-    if twin and {site.run for site in reference} != {"clean", "edited"}:
+    if has_edit and {site.run for site in reference} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
     yield from _misshapen(reference, members)
     for name, values in ((REFERENCE_RUN, reference), *members.items()):

@@ -41,14 +41,14 @@ def attributed(
             results[cell.id] = replace(cell, attribution=_of_library(cell))
             continue
         column = by_id[cell.backend]
-        twin = single(column)
+        single_stage = single(column)
         plain = plain_of(cell, alone(cell))
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))
         attribution = attribute(
             cell,
             cells.values(),
-            one_stage=twin.id if twin else "",
+            one_stage=single_stage.id if single_stage else "",
             stages=column.pipeline,
             plain=plain,
             engines=engines,
@@ -69,7 +69,8 @@ def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
     if column.pipeline == 1:
         return None
     own = _but_stages(column)
-    return next((twin for twin in columns if twin.pipeline == 1 and _but_stages(twin) == own), None)
+    others = (other for other in columns if other.pipeline == 1)
+    return next((other for other in others if _but_stages(other) == own), None)
 
 
 def _but_stages(column: Column) -> tuple[object, ...]:

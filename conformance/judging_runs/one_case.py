@@ -128,7 +128,7 @@ class Columns:
                 run,
                 model.id,
                 case,
-                twin=scenario.twin(case),
+                has_edit=scenario.twin(case),
                 precision=precision,
                 before=before.readers.get(precision) if before else None,
             )
@@ -232,7 +232,7 @@ class Columns:
             if judge_cell(
                 predicted.without(observation.observed, case_reference.members["truth"], values),
                 case_reference.reference,
-                twin=self.scenario.twin(self.case),
+                has_edit=self.scenario.twin(self.case),
                 equal=(),
                 prompt_ids=observation.prompt_ids,
                 reference_ids=case_reference.prompt_ids,
@@ -279,7 +279,7 @@ class Columns:
             judge_cell,
             observation.observed,
             case_reference.reference,
-            twin=self.scenario.twin(self.case),
+            has_edit=self.scenario.twin(self.case),
             equal=self.scenario.equal(self.case),
             prompt_ids=observation.prompt_ids,
             reference_ids=case_reference.prompt_ids,
@@ -312,15 +312,15 @@ class Columns:
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
         """Check that, on a CPU, several pipeline stages are bitwise equal to one stage."""
-        twin = one_stage(self.columns[backend], tuple(self.columns.values()))
-        if twin is None or not self._on_cpu(backend, precision):
+        single_stage = one_stage(self.columns[backend], tuple(self.columns.values()))
+        if single_stage is None or not self._on_cpu(backend, precision):
             return ()
-        on_one_stage = self.observed(gathered_in(twin.id, precision))
+        on_one_stage = self.observed(gathered_in(single_stage.id, precision))
         if not on_one_stage:
             return ()
         mismatches = compare_exact(self.observed(gathered_in(backend, precision)), on_one_stage)
         detail = "; ".join(f"{mismatch.site}: {mismatch.message}" for mismatch in mismatches[:5])
-        return (Relation(f"{BITWISE} {twin.id}", not mismatches, detail),)
+        return (Relation(f"{BITWISE} {single_stage.id}", not mismatches, detail),)
 
     def _on_cpu(self, backend: str, precision: Precision) -> bool:
         group = self.run.group(self.model.id, gathered_in(backend, precision))

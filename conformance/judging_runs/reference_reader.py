@@ -35,9 +35,9 @@ class CaseReference:
 class ReferenceReader:
     """The references of one case of one model in one `precision`.
 
-    They are read once, and columns that generated the same tokens share an object. `twin`: the case
-    has a clean and an edited run. `before` is another case, whose noise floors are reused where the
-    observations are equal.
+    They are read once, and columns that generated the same tokens share an object. `has_edit`: the
+    case has a clean and an edited run. `before` is another case, whose noise floors are reused
+    where the observations are equal.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ReferenceReader:
         model: str,
         case: Case,
         *,
-        twin: bool,
+        has_edit: bool,
         precision: Precision,
         before: ReferenceReader | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class ReferenceReader:
         self.run = run
         self.model = model
         self.case = case
-        self.twin = twin
+        self.has_edit = has_edit
         self._lender = before.lender() if before else None
         self._known: dict[str, CaseReference | str] = {}
 
@@ -108,7 +108,7 @@ class ReferenceReader:
         identity = group.identity if group else {}
         reference = read_reference(
             members,
-            twin=self.twin,
+            has_edit=self.has_edit,
             precision=self.precision,
             mixture=bool(identity.get("routers")),
             width=int(identity.get("width", 0)),

@@ -194,20 +194,20 @@ def _row(judged: Judged) -> str:
 def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:
     if cell.attribution:
         yield f"- {plain(cell.attribution.evidence)}"
-    for twin in results.cells:
-        same = (twin.model, twin.scenario, twin.case) == (cell.model, cell.scenario, cell.case)
-        if same and twin.backend != cell.backend:
-            worst = f", at most {times(twin.worst_ratio)} the noise" if twin.worst_ratio else ""
-            yield f"- the same case on `{_code(twin.backend)}`: {twin.verdict}{worst}"
+    for other in results.cells:
+        same = (other.model, other.scenario, other.case) == (cell.model, cell.scenario, cell.case)
+        if same and other.backend != cell.backend:
+            worst = f", at most {times(other.worst_ratio)} the noise" if other.worst_ratio else ""
+            yield f"- the same case on `{_code(other.backend)}`: {other.verdict}{worst}"
 
 
 def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
     """Yield the run's other cells that known.yaml attributes to the same cause."""
-    same = [twin for twin in results.cells if cell.expected and twin.expected == cell.expected]
+    same = [other for other in results.cells if cell.expected and other.expected == cell.expected]
     if len(same) < 2:
         return
-    columns = Counter(twin.backend for twin in same)
-    models = sorted({twin.model for twin in same})
+    columns = Counter(other.backend for other in same)
+    models = sorted({other.model for other in same})
     counted = ", ".join(f"{count} on `{_code(name)}`" for name, count in columns.items())
     yield f"{len(same)} cells of the run: {counted}. Models: {plain(', '.join(models))}."
 

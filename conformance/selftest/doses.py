@@ -181,18 +181,18 @@ def pairs(cell: DosedCell) -> list[Site]:
         for site in sorted(reference, key=verdict.order)
         if site.run == "edited"
         and reference[site].is_floating_point()
-        and (clean := clean_twin(site)) in reference
+        and (clean := clean_site(site)) in reference
         and reference[clean].shape == reference[site].shape
     ]
 
 
-def clean_twin(site: Site) -> Site:
+def clean_site(site: Site) -> Site:
     return replace(site, run="clean")
 
 
 def touched(cell: DosedCell, site: Site) -> Tensor:
     """Return the rows that the reference's write changes."""
-    before = metrics.rows(cell.reference_values[clean_twin(site)])
+    before = metrics.rows(cell.reference_values[clean_site(site)])
     changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
 
@@ -200,4 +200,4 @@ def touched(cell: DosedCell, site: Site) -> Tensor:
 def _effect(cell: DosedCell, site: Site) -> Tensor:
     """Return the write's effect in the reference; the observed effect in bf16 is mostly noise."""
     reference = cell.reference_values
-    return metrics.rows(reference[site]) - metrics.rows(reference[clean_twin(site)])
+    return metrics.rows(reference[site]) - metrics.rows(reference[clean_site(site)])

@@ -159,11 +159,11 @@ def _row(
     if result.verdict.neutral:
         return replace(row, ending=Ending.ABSENT)
     fault_free = sound.by_precision.get(fault.precision, {})
-    twin = fault_free.get(replace(cell, backend=column.backend.id).id)
-    if fault.by_bits and result.verdict.passes and not (twin and _held_to_bits(twin)):
+    counterpart = fault_free.get(replace(cell, backend=column.backend.id).id)
+    if fault.by_bits and result.verdict.passes and not (counterpart and _held_to_bits(counterpart)):
         return replace(row, ending=Ending.ABSENT)
     if result.verdict.passes:
-        size = _size(run, column, cell, twin, sound.cells[cell.id]) if twin else None
+        size = _size(run, column, cell, counterpart, sound.cells[cell.id]) if counterpart else None
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)

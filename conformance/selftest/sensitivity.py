@@ -44,7 +44,7 @@ from conformance.records import (
 from conformance.records.injected import OF_STREAM, Kind, Limit
 from conformance.scenario import Scenario
 from conformance.selftest import doses
-from conformance.selftest.doses import Chance, Fault, clean_twin, pairs, touched
+from conformance.selftest.doses import Chance, Fault, clean_site, pairs, touched
 from conformance.store import RunFolder, gathered_in
 
 #: Doses are powers of two and quarter steps between them. These are the finest exponents: about a
@@ -66,7 +66,7 @@ class _Cell:
     case_reference: CaseReference
     equal: Sequence[tuple[str, str]]
     bitwise: bool
-    twin: bool
+    has_edit: bool
     draws: Draws | None = None
 
     @property
@@ -87,7 +87,7 @@ class _Cell:
         judgement = judge_cell(
             observed,
             self.case_reference.reference,
-            twin=self.twin,
+            has_edit=self.has_edit,
             equal=self.equal,
             prompt_ids=self.prompt_ids,
             reference_ids=self.case_reference.prompt_ids,
@@ -167,8 +167,8 @@ def _of_case(
     precision: Precision,
     trials: int,
 ) -> Iterator[Limit]:
-    twin = scenario.twin(case)
-    reader = ReferenceReader(run, model.id, case, twin=twin, precision=precision)
+    has_edit = scenario.twin(case)
+    reader = ReferenceReader(run, model.id, case, has_edit=has_edit, precision=precision)
     measured: list[tuple[Mapping[str, Tensor], bool, list[Limit]]] = []
     for backend in backends:
         folder = gathered_in(backend.id, precision)
@@ -189,7 +189,7 @@ def _of_case(
                 continue
             evidence = (observed, outcome.prompt_ids, case_reference, scenario.equal(case))
             draws = draws_of(case) if reader.drawn() else None
-            cell = _Cell(*evidence, bitwise=bitwise, twin=twin, draws=draws)
+            cell = _Cell(*evidence, bitwise=bitwise, has_edit=has_edit, draws=draws)
             own = _of_cell(cell, case, thresholds, trials)
             measured.append((observed, bitwise, own))
         yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)
@@ -203,7 +203,7 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
     size = _size_of_effect(cell)
     tried = _doses(cell.precision, size)
     for kind in Kind:
-        if kind.of_write is not cell.twin:
+        if kind.of_write is not cell.has_edit:
             continue
         chances = [Chance(f"{case.key} {kind} {number}") for number in range(trials)]
         faults = [doses.fault(cell, kind, chance) for chance in chances]
@@ -236,7 +236,7 @@ def _size_of_effect(cell: _Cell) -> float:
         return 1.0
     first = min(changed, key=verdict.depth)
     before, after = (
-        metrics.rows(reference[clean_twin(first)]),
+        metrics.rows(reference[clean_site(first)]),
         metrics.rows(reference[first]),
     )
     shares = metrics.ratio((after - before).norm(dim=-1), before.norm(dim=-1))

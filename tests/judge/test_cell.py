@@ -201,7 +201,7 @@ def test_logits_in_float32_are_welcome() -> None:
 def test_sizes_of_a_write(dose: float, last: bool, times: float, kind: Verdict, words: str) -> None:
     """Also at a dose whose effect is of the size of the noise itself."""
     run = steering(toy.add(toy.vector(dose), rows(last), times))
-    found = toy.judge(run, steered(dose, last), twin=True)
+    found = toy.judge(run, steered(dose, last), has_edit=True)
     assert found.verdict is kind, found.reason
     if times in {1.0, 0.0} or dose == 0.5:
         assert words in found.reason
@@ -212,38 +212,38 @@ def test_another_vector_is_misdirected() -> None:
         both = toy.vector(0.5) + toy.vector(0.5, seed=8)
         return toy.add(both)(stream)
 
-    found = toy.judge(steering(edit), steered(0.5), twin=True)
+    found = toy.judge(steering(edit), steered(0.5), has_edit=True)
     assert found.verdict is Verdict.MISSCALED and "another direction" in found.reason
 
 
 def test_a_write_on_some_tokens_only_is_partial() -> None:
     run = steering(toy.add(toy.vector(0.5), slice(2, None)))
-    found = toy.judge(run, steered(0.5), twin=True)
+    found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.PARTIAL and "tokens 0-1 of" in found.reason
 
 
 def test_a_write_on_one_prompt_only_is_partial() -> None:
     run, clean = steering(toy.add(toy.vector(0.5))), steering(toy.add(toy.vector(0.0)))
     run |= {site: value for site, value in clean.items() if site.startswith("edited/p1")}
-    found = toy.judge(run, steered(0.5), twin=True)
+    found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.PARTIAL and "prompt 1" in found.reason
 
 
 def test_a_write_that_reaches_earlier_tokens_contaminates() -> None:
     run = steering(toy.add(toy.vector(0.5), slice(-2, None)))
-    found = toy.judge(run, steered(0.5, last=True), twin=True)
+    found = toy.judge(run, steered(0.5, last=True), has_edit=True)
     assert found.verdict is Verdict.CONTAMINATED and "tokens 3 of" in found.reason
 
 
 def test_a_write_one_layer_early_contaminates() -> None:
     run = steering(toy.add(toy.vector(0.5)), at=AT - 1)
-    found = toy.judge(run, steered(0.5), twin=True)
+    found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.CONTAMINATED and "after layer 0" in found.reason
 
 
 def test_upstream_of_the_write_is_no_vacuity() -> None:
     """Layer 0 does not change, layers 1 to 4 do."""
-    found = toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5), twin=True)
+    found = toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5), has_edit=True)
     assert found.verdict is Verdict.MATCH
     gains = {j.site: j.gain for j in found.observations}
     assert gains["edited/p0/s0/stream.0"] is None
@@ -252,7 +252,7 @@ def test_upstream_of_the_write_is_no_vacuity() -> None:
 
 @pytest.mark.parametrize(("dose", "words"), [(0.0, "changes nothing"), (1e-4, "too small")])
 def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
-    found = toy.judge(steering(toy.add(toy.vector(dose))), steered(dose), twin=True)
+    found = toy.judge(steering(toy.add(toy.vector(dose))), steered(dose), has_edit=True)
     assert found.verdict is Verdict.VACUOUS and words in found.reason
 
 
@@ -266,23 +266,23 @@ def test_a_write_that_could_not_be_compared_is_unknown_and_not_vacuous() -> None
     for values in reference.values():
         values |= {site: torch.tensor([3]) for site in chosen}
     other = reference["eager"] | {site: torch.tensor([4]) for site in chosen}
-    assert toy.judge(other, reference, twin=True).verdict is Verdict.UNKNOWN
+    assert toy.judge(other, reference, has_edit=True).verdict is Verdict.UNKNOWN
 
 
 def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
     """A baseline run whose write was rounded away entirely is exact and proves nothing."""
     reference = steered(0.0)
-    assert toy.judge(reference["eager"], reference, twin=True).verdict is Verdict.VACUOUS
+    assert toy.judge(reference["eager"], reference, has_edit=True).verdict is Verdict.VACUOUS
     lost = dict(steered(1e-4))
     clean = {k: v for k, v in lost["eager"].items() if k.startswith("clean")}
     still = clean | {k.replace("clean", "edited"): v for k, v in clean.items()}
     lost["eager"] = still
-    assert toy.judge(still, lost, twin=True).verdict is Verdict.VACUOUS
+    assert toy.judge(still, lost, has_edit=True).verdict is Verdict.VACUOUS
 
 
 def test_bits_of_a_baseline_run_are_exact_with_a_write() -> None:
     for dose in (0.5, 0.02):
-        found = toy.judge(steered(dose)["padded"], steered(dose), twin=True)
+        found = toy.judge(steered(dose)["padded"], steered(dose), has_edit=True)
         assert found.verdict is Verdict.EXACT, found.reason
 
 
@@ -293,7 +293,7 @@ def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> N
             run[site] = run[site.replace("stream.0", "stream.1")] * 0.5
         else:
             run[site] = run[site].roll(1)
-    found = toy.judge(run, steered(0.5), twin=True)
+    found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.WRONG and "clean run" in found.reason
 
 
@@ -303,7 +303,7 @@ def test_what_is_wrong_by_itself_is_not_excused_as_a_check_without_power() -> No
     for site in map(Site.parse, list(run)):
         if site.layer is None or site.layer > AT:
             run[str(site)] = run[str(site)].roll(1, dims=-1)
-    found = toy.judge(run, steered(0.5), twin=True)
+    found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.WRONG and "clean run" in found.reason
 
 
@@ -313,14 +313,14 @@ def test_ablation_leaves_zeros_and_zeros_only(at: int) -> None:
         return toy.edited(dtype, parts, {at: toy.zero}, at)
 
     reference = toy.reference(run)
-    assert toy.judge(run(BF16, toy.CANDIDATE), reference, twin=True).verdict is Verdict.MATCH
+    assert toy.judge(run(BF16, toy.CANDIDATE), reference, has_edit=True).verdict is Verdict.MATCH
     off = run(BF16, toy.CANDIDATE)
     off[f"edited/p0/s0/stream.{at}"] = off[f"edited/p0/s0/stream.{at}"] + 1e-30
-    found = toy.judge(off, reference, twin=True)
+    found = toy.judge(off, reference, has_edit=True)
     assert found.verdict is Verdict.WRONG and "not zero" in found.reason
     undone = run(BF16, toy.CANDIDATE)
     undone |= {k.replace("clean", "edited"): v for k, v in undone.items() if "clean" in k}
-    assert toy.judge(undone, reference, twin=True).verdict is Verdict.DROPPED
+    assert toy.judge(undone, reference, has_edit=True).verdict is Verdict.DROPPED
 
 
 def test_an_equal_pair_that_is_not_equal_is_wrong() -> None:
@@ -356,12 +356,12 @@ MISSHAPEN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @cache
-def paired(twin: bool) -> tuple[dict[str, toy.Observations], toy.Observations]:
+def paired(has_edit: bool) -> tuple[dict[str, toy.Observations], toy.Observations]:
     """A reference and a baseline run, of which a value is observed a second time."""
 
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         write = {AT: toy.add(toy.vector(4.0), rows(last=False))}
-        seen = toy.edited(dtype, parts, write) if twin else toy.observe(dtype, parts)
+        seen = toy.edited(dtype, parts, write) if has_edit else toy.observe(dtype, parts)
         again = {site.replace("stream.1", "alone"): seen[site] for site in seen if ".1" in site}
         return seen | {site: value.clone() for site, value in again.items()}
 
@@ -370,11 +370,11 @@ def paired(twin: bool) -> tuple[dict[str, toy.Observations], toy.Observations]:
 
 @given(st.data(), st.booleans())
 def test_whatever_an_engine_hands_over_is_judged_and_does_not_pass(
-    data: st.DataObject, twin: bool
+    data: st.DataObject, has_edit: bool
 ) -> None:
-    reference, good = paired(twin)
+    reference, good = paired(has_edit)
     pairs = [("alone", "stream.1")]
-    judged = partial(toy.judge, twin=twin, equal=pairs, equal_alone=pairs, bitwise=True)
+    judged = partial(toy.judge, has_edit=has_edit, equal=pairs, equal_alone=pairs, bitwise=True)
     assert judged(good, reference).verdict.passes
     run = dict(good)
     kinds = st.sampled_from(sorted(MISSHAPEN))
@@ -414,18 +414,18 @@ def test_beside_others_an_edited_run_is_held_to_bits_where_its_clean_run_has_the
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         found = toy.edited(dtype, parts, {AT: lambda stream: stream + 1.0}, AT)
         alone = {
-            f"{twin}/p0/s0/alone": found[f"{twin}/p0/s0/stream.1"] for twin in ("clean", "edited")
+            f"{name}/p0/s0/alone": found[f"{name}/p0/s0/stream.1"] for name in ("clean", "edited")
         }
         return found | {site: value.clone() for site, value in alone.items()}
 
     reference = toy.reference(run)
-    twins = ("clean", "edited")
-    for off, holds in ((["edited"], False), (twins, True), (["clean"], True)):
+    run_names = ("clean", "edited")
+    for off, holds in ((["edited"], False), (run_names, True), (["clean"], True)):
         rounded = run(BF16, toy.CANDIDATE)
-        for twin in off:
-            rounded[f"{twin}/p0/s0/alone"][0, 0] *= 1.004
+        for name in off:
+            rounded[f"{name}/p0/s0/alone"][0, 0] *= 1.004
         found = toy.judge(
-            rounded, reference, twin=True, equal_alone=[("alone", "stream.1")], bitwise=True,
+            rounded, reference, has_edit=True, equal_alone=[("alone", "stream.1")], bitwise=True,
             bitwise_beside=True,
         )  # fmt: skip
         kept = next(each for each in found.relations if each.name == "alone ≡ stream.1")
@@ -622,7 +622,7 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
     }
     known = read_reference(
         {"truth": both(reference, zero)} | members,
-        twin=False,
+        has_edit=False,
         precision=precision,
         width=toy.WIDTH,
         stream=size / toy.WIDTH**0.5,
@@ -635,7 +635,7 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
         rounding = off * size * direction / direction.norm(dim=-1, keepdim=True)
         run = both(toy.observe(dtype, toy.CANDIDATE), rounding)
         ids = toy.IDS
-        context = {"twin": False, "equal": (), "prompt_ids": ids, "reference_ids": ids}
+        context = {"has_edit": False, "equal": (), "prompt_ids": ids, "reference_ids": ids}
         return judge_cell(run, known, limits=limits, **context).verdict
 
     rounding = metrics.ROUNDING[precision]
@@ -657,7 +657,7 @@ def test_what_the_harness_lacks_is_unknown() -> None:
     assert "not finite" in toy.judge(reading(), spoiled_run).reason
     for ids in ((), (toy.IDS[0], ())):
         assert toy.judge(reading(), plain(), ids=ids).verdict is Verdict.UNKNOWN
-    assert toy.judge(reading(), plain(), twin=True).verdict is Verdict.UNKNOWN
+    assert toy.judge(reading(), plain(), has_edit=True).verdict is Verdict.UNKNOWN
     assert toy.judge({}, plain()).verdict is Verdict.MISSING
 
 
@@ -692,7 +692,7 @@ def test_limits_decide() -> None:
 def test_a_judgement_survives_json() -> None:
     for found in (
         toy.judge(reading(), plain()),
-        toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5, last=True), twin=True),
+        toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5, last=True), has_edit=True),
     ):
         assert to_json(from_json(verdict.Judgement, to_json(found))) == to_json(found)
 
@@ -774,7 +774,7 @@ def test_where_the_clean_run_is_wrong_a_write_is_held_to_a_rule_of_its_own(
         off[site] = off[site] + 3.0
         if leak and "edited" in site:
             off[site][0] += 1.0
-    found = toy.judge(off, steered(0.5, last=True), twin=True)
+    found = toy.judge(off, steered(0.5, last=True), has_edit=True)
     broken = [relation for relation in found.relations if not relation.holds]
     assert found.verdict.fails
     assert bool(broken) is not holds or found.verdict is not Verdict.WRONG
@@ -806,7 +806,7 @@ def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
     members = {f"{begin}{name}": observe(dtype, parts) for name, parts in toy.MEMBERS.items()}
     known = read_reference(
         {"truth": observe(torch.float32, 1)} | members,
-        twin=False,
+        has_edit=False,
         precision=precision,
         width=toy.WIDTH,
     )
@@ -817,7 +817,7 @@ def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
     found = judge_cell(
         mine,
         known,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=toy.IDS,
         reference_ids=toy.IDS,

@@ -284,7 +284,7 @@ def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool
 
     members = {name: {"p0/s0/stream.1": noisy(reference)} for name in toy.MEMBERS}
     known = read_reference(
-        {"truth": {"p0/s0/stream.1": reference}, **members}, twin=False, mixture=True
+        {"truth": {"p0/s0/stream.1": reference}, **members}, has_edit=False, mixture=True
     )
     assert not isinstance(known, str)
     mine = reference.clone()
@@ -292,7 +292,7 @@ def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool
     found = judge_cell(
         {"p0/s0/stream.1": noisy(mine)},
         known,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=((1,),),
         reference_ids=((1,),),
@@ -307,7 +307,7 @@ def steered() -> dict[str, toy.Observations]:
 
 
 def written(edit: toy.Edit, at: int = 1) -> Judgement:
-    return toy.judge(toy.edited(BF16, toy.CANDIDATE, {at: edit}), steered(), twin=True)
+    return toy.judge(toy.edited(BF16, toy.CANDIDATE, {at: edit}), steered(), has_edit=True)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_half_an_ablation_leaves_the_residual_of_the_clean_run() -> None:
     for prompt in (0, 1):
         stream = half[f"clean/p{prompt}/s0/stream.3"] - aux[f"clean/p{prompt}/s0/mlp.3"]
         half[f"edited/p{prompt}/s0/stream.3"] = stream.bfloat16()
-    found = toy.judge(half, toy.reference(run) | {"aux": aux}, twin=True)
+    found = toy.judge(half, toy.reference(run) | {"aux": aux}, has_edit=True)
     assert found.verdict in {Verdict.MISSCALED, Verdict.PARTIAL}
     assert "the residual without the MLP output of the clean run" in found.diagnosis, (
         found.diagnosis

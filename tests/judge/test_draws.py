@@ -90,11 +90,11 @@ def judged(ids: Sequence[int], *, along: bool, draws: Draws | None = WIDE) -> Ju
 
 
 def judged_as(observed: Mapping[str, Tensor], known: Members, draws: Draws | None) -> Judgement:
-    reference = read_reference(known, twin=False, precision=Precision.FLOAT32)
+    reference = read_reference(known, has_edit=False, precision=Precision.FLOAT32)
     return judge_cell(
         observed,
         reference,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=((1, 2),),
         reference_ids=((1, 2),),

@@ -41,7 +41,7 @@ def test_the_one_that_does_something_else_introduces_it() -> None:
     assert found.startswith("layer 1 introduces the error, layers 2-3 only inherit it")
 
 
-def test_the_clean_run_of_a_twin_is_meant() -> None:
+def test_the_clean_run_of_an_edited_run_is_meant() -> None:
     found = said({2: rows(7)}, failing=(2, 3), run="clean/")
     assert found.startswith("layer 2 introduces the error, layer 3 only inherits it")
 

@@ -36,8 +36,8 @@ class Case:
         )
 
     def effect(self, change: Tensor) -> gain.Effect:
-        twin = gain.Twin(self.clean, self.clean + change, *self.floors)
-        seen = gain.change(twin, LIMITS)
+        pair = gain.RunPair(self.clean, self.clean + change, *self.floors)
+        seen = gain.change(pair, LIMITS)
         return gain.effect(seen, LIMITS)
 
 
@@ -124,10 +124,10 @@ def test_a_bit_of_a_row_that_may_not_change_leaks() -> None:
     case, wide = Case(change), change.clone()
     wide[1, 0] = 1e-12
     still = torch.tensor([True, True, True, False, False])
-    twin = gain.Twin(case.clean, case.clean + wide, *case.floors, still=still)
-    assert gain.change(twin, LIMITS).leaking == (1,)
-    assert gain.change(replace(twin, still=None), LIMITS).leaking == ()
-    exact = gain.Twin(case.clean, case.clean + change, *case.floors, still=still)
+    pair = gain.RunPair(case.clean, case.clean + wide, *case.floors, still=still)
+    assert gain.change(pair, LIMITS).leaking == (1,)
+    assert gain.change(replace(pair, still=None), LIMITS).leaking == ()
+    exact = gain.RunPair(case.clean, case.clean + change, *case.floors, still=still)
     assert gain.change(exact, LIMITS).leaking == ()
 
 
@@ -146,13 +146,13 @@ def test_two_runs_of_an_engine_that_does_not_repeat_round_apart(seed: int, dose:
     )
     before, after = torch.randn(2, T, D, generator=draw, dtype=torch.float64) * noise
     limits = replace(LIMITS, gain_tolerance=2**-12, off_axis=2**-12, gain_room=0.1)
-    twin = gain.Twin(clean + before, clean + change + after, *floors, repeats=False)
-    assert gain.effect(gain.change(twin, limits), limits).landing is Landing.LANDED
+    pair = gain.RunPair(clean + before, clean + change + after, *floors, repeats=False)
+    assert gain.effect(gain.change(pair, limits), limits).landing is Landing.LANDED
     if dose < 0.01:  # small beside the rounding
-        strict = gain.change(replace(twin, repeats=True), limits)
+        strict = gain.change(replace(pair, repeats=True), limits)
         assert gain.effect(strict, limits).landing is Landing.MISDIRECTED
     # What is wrong by more than rounding is found all the same.
-    other = replace(twin, edited=twin.edited + 0.3 * dose * torch.randn(D, generator=draw))
+    other = replace(pair, edited=pair.edited + 0.3 * dose * torch.randn(D, generator=draw))
     assert gain.effect(gain.change(other, limits), limits).failed
 
 
@@ -160,8 +160,8 @@ def test_what_float32_itself_changes_is_not_written_to() -> None:
     change = steering(rows=slice(3, None)) + 1e-7
     case = Case(steering(rows=slice(3, None)))
     floors = (case.floors[0], floor.floor(case.clean + change, case.floors[1].members + 1e-7))
-    twin = gain.Twin(case.clean, case.clean + change, *floors)
-    assert gain.change(twin, BF16_LIMITS).touched == (3, 4)
+    pair = gain.RunPair(case.clean, case.clean + change, *floors)
+    assert gain.change(pair, BF16_LIMITS).touched == (3, 4)
 
 
 def test_noise_of_two_runs_is_no_leak() -> None:
@@ -191,7 +191,7 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
     other -= (other * change).sum() / (change * change).sum() * change
     members = torch.stack([case.clean + change + 0.02 * other] * 4)
     floors = (case.floors[0], floor.floor(case.clean + change, members))
-    seen = gain.change(gain.Twin(case.clean, case.clean + change, *floors), BF16_LIMITS)
+    seen = gain.change(gain.RunPair(case.clean, case.clean + change, *floors), BF16_LIMITS)
     assert seen.own == pytest.approx(0.0, abs=1e-9)
     even = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
     found = gain.effect(seen, LIMITS).gain

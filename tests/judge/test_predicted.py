@@ -34,7 +34,7 @@ def edited(definition: bool, parts: int = 1, times: float = 1.0) -> toy.Observat
 def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     members = {"truth": edited(False), "definition-other": edited(True)}
     members |= {f"float32_{parts}": edited(False, parts) for parts in (2, 3, 4)}
-    reference = read_reference(members, twin=True, precision=Precision.FLOAT32, width=toy.WIDTH)
+    reference = read_reference(members, has_edit=True, precision=Precision.FLOAT32, width=toy.WIDTH)
     assert not isinstance(reference, str), reference
     assert set(definitions(members)) == {"other"}
     if predicted:
@@ -42,7 +42,7 @@ def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     return judge_cell(
         candidate,
         reference,
-        twin=True,
+        has_edit=True,
         equal=(),
         prompt_ids=toy.IDS,
         reference_ids=toy.IDS,

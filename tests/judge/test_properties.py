@@ -54,7 +54,7 @@ cells = st.sampled_from(sorted(CELLS))
 
 
 def judged(name: str, run: Mapping[str, Tensor], runs: Runs) -> Verdict:
-    return toy.judge(run, runs, twin=name == "writes").verdict
+    return toy.judge(run, runs, has_edit=name == "writes").verdict
 
 
 def replaced(value: Tensor, at: int, by: float) -> Tensor:
@@ -160,7 +160,7 @@ def test_the_order_of_the_tokens_changes_no_figure(order: list[int]) -> None:
 def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, seed: int) -> None:
     """An error orthogonal to the noise, in float64: what failed fails with more of it."""
     run, runs = reads()
-    reference = read_reference(runs, twin=False)
+    reference = read_reference(runs, has_edit=False)
     assert not isinstance(reference, str)
     place = Site.parse(site)
     noise_floor = reference.floor(place)
@@ -190,7 +190,7 @@ def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, se
 
 def test_many_observations_are_measured_as_one_by_one() -> None:
     run, runs = generations()
-    together, alone = (read_reference(runs, twin=False) for _ in range(2))
+    together, alone = (read_reference(runs, has_edit=False) for _ in range(2))
     assert not isinstance(together, str) and not isinstance(alone, str)
     rows = {
         Site.parse(site): metrics.rows(value)
@@ -215,10 +215,10 @@ def test_the_gain_of_every_token_is_exact(gains: list[float], seed: int, shuffle
     floors = [floor.floor(clean, clean + noise[0])]
     floors += [floor.floor(clean + delta, clean + delta + noise[1])]
     g = torch.tensor(gains, dtype=torch.float64)
-    twins = [gain.Twin(clean, clean + g.unsqueeze(-1) * delta, *floors)]
+    pairs = [gain.RunPair(clean, clean + g.unsqueeze(-1) * delta, *floors)]
     if shuffled:  # another observation in the same batch changes nothing
-        twins.insert(0, gain.Twin(clean, clean - delta, *floors))
-    found = gain.changes(twins, BF16_LIMITS)[-1]
+        pairs.insert(0, gain.RunPair(clean, clean - delta, *floors))
+    found = gain.changes(pairs, BF16_LIMITS)[-1]
     assert found.touched == tuple(range(len(gains)))
     assert found.token_g.tolist() == pytest.approx(gains, abs=1e-9)
     mask = floors[0].bulk

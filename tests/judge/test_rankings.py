@@ -49,12 +49,12 @@ def judged(
     reference = {"truth": both(reference_values)} | {
         f"{begin}{n}": both(one if bf16 else reference_values) for n, one in enumerate(members)
     }
-    read = read_reference(reference, twin=False, precision=precision)
+    read = read_reference(reference, has_edit=False, precision=precision)
     assert not isinstance(read, str), read
     return judge_cell(
         both(mine.to(dtype), torch.as_tensor(ids)),
         read,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=IDS,
         reference_ids=IDS,

@@ -96,12 +96,12 @@ def test_a_rounding_after_a_blind_norm_is_no_contamination(named: str, kind: str
 
     reference = {"truth": observe(0.0)}
     reference |= {way: observe(1e-7 * (index + 1)) for index, way in enumerate(WAYS)}
-    read = read_reference(reference, twin=True, precision=Precision.FLOAT32)
+    read = read_reference(reference, has_edit=True, precision=Precision.FLOAT32)
     assert not isinstance(read, str)
     found = judge_cell(
         observe(4e-7, jitter=2e-7),
         read,
-        twin=True,
+        has_edit=True,
         equal=(),
         prompt_ids=toy.IDS[:1],
         reference_ids=toy.IDS[:1],

@@ -40,7 +40,7 @@ def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
     runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in REFERENCE.items()} for n in (-1, 1)}
     reference = read_reference(
         {"truth": REFERENCE, "aux": tied, **runs},
-        twin=False,
+        has_edit=False,
         precision=Precision.FLOAT32,
         mixture=True,
     )
@@ -48,7 +48,13 @@ def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
     ids = (tuple(range(TOKENS)),)
     limits = Thresholds().float32
     return judge_cell(
-        candidate, reference, twin=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
+        candidate,
+        reference,
+        has_edit=False,
+        equal=(),
+        prompt_ids=ids,
+        reference_ids=ids,
+        limits=limits,
     )
 
 
@@ -83,7 +89,7 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
     reference_values = {f"clean/{name}": value for name, value in clean.items()}
     reference_values |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
     members = {member: observe(1.0) for member in ("a", "b", "c", "d")}
-    reference = read_reference({"truth": reference_values, **members}, twin=True, mixture=True)
+    reference = read_reference({"truth": reference_values, **members}, has_edit=True, mixture=True)
     assert not isinstance(reference, str)
     candidate = observe(write)
     if spoil:
@@ -92,7 +98,7 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
     return judge_cell(
         candidate,
         reference,
-        twin=True,
+        has_edit=True,
         equal=(),
         prompt_ids=ids,
         reference_ids=ids,

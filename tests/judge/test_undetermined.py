@@ -29,7 +29,7 @@ def judged(
     ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(baseline)}
     prepared = read_reference(
         {"truth": {SITE: reference}, **ways},
-        twin=False,
+        has_edit=False,
         precision=precision,
         numberless=numberless,
     )
@@ -37,7 +37,7 @@ def judged(
     return judge_cell(
         {SITE: candidate},
         prepared,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=((1, 2, 3),),
         reference_ids=((1, 2, 3),),
@@ -128,6 +128,6 @@ def test_a_scenarios_reference_has_to_be_finite() -> None:
     reference = masked(ROWS)
     ways = {f"float32_{number}": {SITE: reference} for number in range(2)}
     read = read_reference(
-        {"truth": {SITE: reference}, **ways}, twin=False, precision=Precision.FLOAT32
+        {"truth": {SITE: reference}, **ways}, has_edit=False, precision=Precision.FLOAT32
     )
     assert isinstance(read, str) and "not finite" in read

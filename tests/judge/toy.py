@@ -182,7 +182,7 @@ def judge(
     candidate: Mapping[str, Tensor],
     against: Mapping[str, Mapping[str, Tensor]],
     *,
-    twin: bool = False,
+    has_edit: bool = False,
     equal: Sequence[tuple[str, str]] = (),
     ids: tuple[tuple[int, ...], ...] = IDS,
     limits: Limits | None = None,
@@ -193,7 +193,7 @@ def judge(
     return judge_cell(
         candidate,
         against,
-        twin=twin,
+        has_edit=has_edit,
         equal=equal,
         prompt_ids=ids,
         reference_ids=IDS,

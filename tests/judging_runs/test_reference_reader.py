@@ -46,14 +46,14 @@ def test_the_id_that_the_reference_was_held_to_is_the_largest_of_its_own_logits(
     own[larger] += 2.0**-17
     candidate = generation((2, 1), own, AFTER)
     case_reference = ReferenceReader(
-        run, "toy", CASE, twin=False, precision=Precision.FLOAT32
+        run, "toy", CASE, has_edit=False, precision=Precision.FLOAT32
     ).along(candidate)
     assert isinstance(case_reference, CaseReference), case_reference
     assert not case_reference.lacking
     judgement = judge_cell(
         candidate,
         case_reference.reference,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=IDS,
         reference_ids=case_reference.prompt_ids,

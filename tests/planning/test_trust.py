@@ -83,7 +83,7 @@ def refusal(here: Path, executed: trust.Executed, *requirements: str) -> Conform
 
 
 def test_a_script_starts_nothing_that_a_run_has_besides(here: Path) -> None:
-    """The same list as for a plan, of the column and its one-stage twin, and the weights."""
+    """The same list as for a plan, of the column and its one-stage counterpart, and the weights."""
     hf, foreign = Column(Backend("hf", "hf")), Column(Backend("hf", "hf"), python="/tmp/python")
     known = known_model(here)
     trust.require_known(trust.Executed((known,), (hf,)), here / "run", named(here))

@@ -47,7 +47,7 @@ def test_each_of_the_seven_has_a_program_for_every_case():
 )
 def test_a_library_observes_what_the_reference_of_the_scenario_says(opened, scenario, case):
     toy = opened.library
-    reference = flatten_runs(scenario, case, lambda twin: scenario.specification(toy, twin))
+    reference = flatten_runs(scenario, case, lambda run_case: scenario.specification(toy, run_case))
     seen = opened.run(scenario, case)
     assert set(seen) == set(reference)
     for site, value in reference.items():

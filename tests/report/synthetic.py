@@ -213,8 +213,8 @@ class Maker:
         )
 
     def observations(self, verdict: Verdict, scenario: str, layers: int) -> Iterator[Judged]:
-        twin = scenario in ("steering", "ablation", "cross_write")
-        for run in ("clean", "edited") if twin else ("",):
+        has_edit = scenario in ("steering", "ablation", "cross_write")
+        for run in ("clean", "edited") if has_edit else ("",):
             for prompt, tokens in enumerate(self.tokens):
                 off = verdict.fails and run != "clean"
                 for layer in range(layers):

@@ -97,13 +97,13 @@ def judge(
     draws: Draws | None = None,
     **more: bool,
 ) -> Judgement:
-    twin = any(Site.parse(name).run == "edited" for name in known["truth"])
-    found = read_reference(known, twin=twin, precision=precision, **more)
+    has_edit = any(Site.parse(name).run == "edited" for name in known["truth"])
+    found = read_reference(known, has_edit=has_edit, precision=precision, **more)
     assert isinstance(found, ReferenceRuns), found
     return judge_cell(
         observed,
         found,
-        twin=twin,
+        has_edit=has_edit,
         equal=(),
         prompt_ids=toy.IDS,
         reference_ids=toy.IDS,

@@ -69,7 +69,7 @@ def read_back_only() -> Judgement:
         return {name: value for name, value in both.items() if Site.parse(name).layer == 1}
 
     candidate = observed(torch.bfloat16, toy.CANDIDATE)
-    return toy.judge(candidate, toy.reference(observed), twin=True)
+    return toy.judge(candidate, toy.reference(observed), has_edit=True)
 
 
 def second_best_throughout() -> Judgement:

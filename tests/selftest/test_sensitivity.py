@@ -142,7 +142,7 @@ def test_the_error_that_is_found_is_what_the_floor_allows(
     tmp_path: Path, precision: Precision
 ) -> None:
     """Of a row: its limit times its noise, and at most an eighth of an octave more or less."""
-    known = read_reference(members(read), twin=False, precision=precision, width=toy.WIDTH)
+    known = read_reference(members(read), has_edit=False, precision=precision, width=toy.WIDTH)
     assert isinstance(known, ReferenceRuns)
     streams = [site for site in known.reference_values if site.name in ("stream", "logits")]
     relative = torch.cat([known.floor(site).noise / known.floor(site).scale for site in streams])
@@ -181,7 +181,7 @@ class Cell:
 
 
 def cell(one: Scenario) -> Cell:
-    known = read_reference(members(one), twin=False, precision=FLOAT32, width=toy.WIDTH)
+    known = read_reference(members(one), has_edit=False, precision=FLOAT32, width=toy.WIDTH)
     assert isinstance(known, ReferenceRuns)
     return Cell(observe(one, torch.float32, toy.CANDIDATE), known)
 

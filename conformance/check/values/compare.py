@@ -79,7 +79,7 @@ def build_reference(
 ) -> PrecisionReference:
     """Return the judge's reference from transformers' runs, for use in several comparisons."""
     apart = {name: _by_step(values) for name, values in members.items()}
-    read = read_reference(apart, twin=False, precision=precision, numberless=True)
+    read = read_reference(apart, has_edit=False, precision=precision, numberless=True)
     return PrecisionReference(members, read, precision)
 
 
@@ -140,7 +140,7 @@ def compare(
     judgement = judge_cell(
         _by_step(alike),
         reference.read,
-        twin=False,
+        has_edit=False,
         equal=(),
         prompt_ids=ours,
         reference_ids=theirs,

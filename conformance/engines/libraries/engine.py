@@ -43,13 +43,13 @@ class LibraryEngine:
             if operation.do in (Do.STOP, Do.FORCE):
                 raise Refused(f"no column of a library does this: {operation.do}")
 
-        def twin(active: Case) -> list[dict[str, Any]]:
+        def run_case(active: Case) -> list[dict[str, Any]]:
             by_prompt = self._run(program, active=active.active)
             if isinstance(form, Form):
                 return observed(form, by_prompt)
             return gathered(program, by_prompt, active=active.active)
 
-        return flatten_runs(scenario, case, twin)
+        return flatten_runs(scenario, case, run_case)
 
     def _run(self, program: Program, *, active: bool) -> list[Mapping[Any, Any]]:
         """Run every trace and return what each prompt saved."""

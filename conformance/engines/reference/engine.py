@@ -264,10 +264,10 @@ class ReferenceEngine:
         # Each baseline run gets the time limit that a column has for its single run.
         event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
 
-        def run(twin: Case) -> Any:
-            name = ("edited" if twin.active else "clean") if scenario.twin(case) else ""
-            model.forced, model.twin = forced.get(name, ()), name
-            return scenario.specification(model, twin)
+        def run(run_case: Case) -> Any:
+            name = ("edited" if run_case.active else "clean") if scenario.twin(case) else ""
+            model.forced, model.run_name = forced.get(name, ()), name
+            return scenario.specification(model, run_case)
 
         return flatten_runs(scenario, case, run, only=() if case.along else tuple(case.forced))
 
@@ -285,7 +285,7 @@ def _ties(
     have the place of the observation, since a scenario may reorder or repeat its prompts.
     """
     runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
-    twins = ("clean", "edited") if scenario.twin(case) else ("",)
+    run_names = ("clean", "edited") if scenario.twin(case) else ("",)
     own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
     for place, ids in places(reference, runs, own).items():
         found: dict[tuple[int, int], Tensor] = {}
@@ -298,8 +298,8 @@ def _ties(
                     found[step, layer] = tokens if before is None else before | tokens
         for (step, layer), tokens in found.items():
             if bool(tokens.any()):
-                for twin in twins:
-                    site = Site(TIED, prompt=place, step=step, layer=layer, run=twin)
+                for run_name in run_names:
+                    site = Site(TIED, prompt=place, step=step, layer=layer, run=run_name)
                     yield site, tokens.to(torch.uint8)
 
 

@@ -27,9 +27,9 @@ def align(
     ):
         return "", ""
     prompts = [
-        twin for twin in reference.reference_values if replace(twin, prompt=site.prompt) == site
+        other for other in reference.reference_values if replace(other, prompt=site.prompt) == site
     ]
-    batch = {twin.prompt: reference.known()[twin] for twin in prompts}
+    batch = {other.prompt: reference.known()[other] for other in prompts}
     rows = metrics.rows(candidate)
     places = [_place(row, batch, limits) for row in rows]
     located = [place for place in places if place is not None]

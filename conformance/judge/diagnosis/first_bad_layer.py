@@ -40,11 +40,11 @@ def place(
     """
     own, fed = _fed(observed, members)
     ids = tuple(tuple(ids_of_prompt) for ids_of_prompt in prompt_ids)
-    reference = read_reference(fed, twin=False, precision=precision)
+    reference = read_reference(fed, has_edit=False, precision=precision)
     if isinstance(reference, str):
         return ""
     alone = judge_cell(
-        own, reference, twin=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
+        own, reference, has_edit=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
     )
     layers = {
         Site.parse(observation.site).layer
@@ -86,7 +86,7 @@ def with_own_input(
     names = set(map(str, rows))
     reference = read_reference(
         {member: {n: v for n, v in values.items() if n in names} for member, values in fed.items()},
-        twin=False,
+        has_edit=False,
     )
     if isinstance(reference, str) or any(
         rows[site].shape != metrics.rows(reference.reference_values[site]).shape for site in rows

@@ -74,8 +74,8 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
 
 def _same_by_own_name(scene: Scene, site: Site) -> bool:
     """Return whether the reference holds this value under the observation's own name too."""
-    twin = scene.known.get(replace(site, name=scene.site.name))
-    return twin is not None and torch.equal(twin.rows, scene.known[site].rows)
+    counterpart = scene.known.get(replace(site, name=scene.site.name))
+    return counterpart is not None and torch.equal(counterpart.rows, scene.known[site].rows)
 
 
 def _apart(distance: int, what: str) -> str:

@@ -28,7 +28,7 @@ def change(evidence: Evidence, site: Site) -> Scene:
     changes = {}
     for edited in evidence.effects:
         before, after = (
-            evidence.reference.floor(twin) for twin in (replace(edited, run="clean"), edited)
+            evidence.reference.floor(one) for one in (replace(edited, run="clean"), edited)
         )
         changes[edited] = NoisyRows(
             (after.reference - before.reference) * before.bulk,

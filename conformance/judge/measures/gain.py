@@ -88,7 +88,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Twin:
+class RunPair:
     """The candidate's rows [T, D] of a clean and an edited run, and the noise floors of both.
 
     `still` bool [T] are the rows that must not change by one bit; None means none. `repeats` says
@@ -126,17 +126,17 @@ class _Sums:
         return _Sums(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
 
-def change(twin: Twin, limits: Limits) -> ObservedChange:
+def change(pair: RunPair, limits: Limits) -> ObservedChange:
     """Compute the change at one site."""
-    return changes([twin], limits)[0]
+    return changes([pair], limits)[0]
 
 
-def changes(twins: Sequence[Twin], limits: Limits) -> list[ObservedChange]:
+def changes(pairs: Sequence[RunPair], limits: Limits) -> list[ObservedChange]:
     """Compute the changes at many sites of one width, on all their rows at once."""
-    mask = torch.cat([twin.before.bulk for twin in twins])
-    reference = torch.cat([twin.after.reference - twin.before.reference for twin in twins]) * mask
-    runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
-    candidate = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
+    mask = torch.cat([pair.before.bulk for pair in pairs])
+    reference = torch.cat([pair.after.reference - pair.before.reference for pair in pairs]) * mask
+    runs = torch.cat([pair.after.members - pair.before.members for pair in pairs], dim=1) * mask
+    candidate = torch.cat([pair.before.view(pair.edited - pair.clean) for pair in pairs]) * mask
     sums = _Sums(
         tt=torch.linalg.vecdot(reference, reference).numpy(),
         ct=torch.linalg.vecdot(candidate, reference).numpy(),
@@ -144,21 +144,21 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[ObservedChange]:
         rt=torch.linalg.vecdot(runs, reference).numpy(),
         rr=torch.linalg.vecdot(runs, runs).numpy(),
         width=mask.sum(dim=-1).numpy(),
-        scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
-        noise=torch.cat([twin.before.noise for twin in twins]).numpy(),
-        apart=torch.cat([_apart(twin) for twin in twins]).numpy(),
+        scale=torch.cat([pair.before.scale for pair in pairs]).numpy(),
+        noise=torch.cat([pair.before.noise for pair in pairs]).numpy(),
+        apart=torch.cat([_apart(pair) for pair in pairs]).numpy(),
     )
     computed, end = [], 0
-    for twin in twins:
-        rows = slice(end, end := end + len(twin.clean))
-        exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
+    for pair in pairs:
+        rows = slice(end, end := end + len(pair.clean))
+        exact = np.zeros(len(pair.clean), bool) if pair.still is None else pair.still.numpy()
         computed.append(_change(sums.at(rows), exact, limits))
     return computed
 
 
-def _apart(twin: Twin) -> Tensor:
+def _apart(pair: RunPair) -> Tensor:
     """Return √2·n_t [T], the distance of two runs that are each n_t from the reference."""
-    return math.sqrt(2) * twin.before.noise * (not twin.repeats)
+    return math.sqrt(2) * pair.before.noise * (not pair.repeats)
 
 
 def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> ObservedChange:

@@ -25,9 +25,9 @@ _STREAMS = {"stream": 0.0, "input": -0.5}
 Floors = tuple[Floor, Floor]
 
 
-def unreached(twins: Mapping[Site, Floors]) -> dict[Site, Tensor]:
+def unreached(floors_by_site: Mapping[Site, Floors]) -> dict[Site, Tensor]:
     """Return for each observation the rows that no write can have reached: bool [rows]."""
-    still = {site: _still(*floors) for site, floors in twins.items()}
+    still = {site: _still(*floors) for site, floors in floors_by_site.items()}
     proved: dict[Site, Tensor] = {}
     for prompt in {site.prompt for site in still}:
         own = {site: rows for site, rows in still.items() if site.prompt == prompt}

@@ -24,7 +24,7 @@ _HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
 
 
 @dataclass
-class _Twins:
+class _CleanValues:
     """A module's inputs or outputs in the clean run, by forward."""
 
     in_forward: Callable[[int], bool]
@@ -58,11 +58,11 @@ def _streams(values: Any) -> Iterator[Tensor]:
 
 def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """Give the module its input of the clean run."""
-    twins = _Twins(in_forward)
+    clean_values = _CleanValues(in_forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
         streams = list(_streams([*args, *kwargs.values()]))
-        instead = twins.instead(streams) if streams else None
+        instead = clean_values.instead(streams) if streams else None
         if instead is None:
             return None
         clean_of = {id(old): new for old, new in zip(streams, instead, strict=True)}
@@ -74,12 +74,12 @@ def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> A
 
 def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """Replace the module's output by that of the clean run."""
-    twins = _Twins(in_forward)
+    clean_values = _CleanValues(in_forward)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         several = isinstance(output, tuple)
         streams = list(_streams(output if several else [output]))
-        instead = twins.instead(streams) if streams else None
+        instead = clean_values.instead(streams) if streams else None
         if instead is None:
             return None
         if not several:

@@ -7,7 +7,7 @@ from conformance import scenario
 
 
 def block(lm, case):
-    """What each prompt's block does. In the twin, the clean run that the write is measured by,
+    """What each prompt's block does. In the clean run, which the write is compared with,
     the case is not active.
     """
     at = case.layers["at"]
