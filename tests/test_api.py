@@ -16,7 +16,7 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Verdict
 
 ROOT = Path(__file__).parents[1]
-TOKENS, WIDTH, MEMBERS = 6, 64, 4
+TOKENS, WIDTH, BASELINE_RUNS = 6, 64, 4
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def truth():
     return 3.0 * torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
-def baseline_runs(truth, count=MEMBERS, *, size=0.004, seed=1):
+def baseline_runs(truth, count=BASELINE_RUNS, *, size=0.004, seed=1):
     """bf16 computations of it, each with errors of its own."""
     noise = torch.Generator().manual_seed(seed)
     scale = size * truth.norm(dim=-1, keepdim=True) / WIDTH**0.5

@@ -454,7 +454,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
         choice = tokens.choice(
             int(token),
             noise_floor.reference.flatten(),
-            noise_floor.members.flatten(1),
+            noise_floor.baseline.flatten(1),
             limits,
             evidence.reference.precision,
         )

@@ -17,7 +17,7 @@ from conformance.records import TIED, Precision, Site
 
 #: Fewer baseline runs do not show how far apart they can be. The limit is a hundred times their
 #: spread in float32, a few times in bf16.
-FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
+FEWEST_BASELINE_RUNS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
 
 #: Reasons for observations that cannot be judged.
 BASELINE_RUNS_DIFFER = (
@@ -222,31 +222,29 @@ def read_reference(
     `reference` was: the latter repeats the candidate's ids and cannot show which had to be greedy.
     """
     beside = (REFERENCE_RUN, AUXILIARY)
-    members = {
+    runs = {
         name: {Site.parse(site): tensor for site, tensor in values.items()}
         for name, values in reference.items()
         if name in beside or in_precision(name, precision)
     }
-    reference_values = members.pop(REFERENCE_RUN, {})
+    reference_values = runs.pop(REFERENCE_RUN, {})
     coarse = _coarse_integers(reference, reference_values) if precision is Precision.FLOAT32 else {}
-    beside_reference = members.pop(AUXILIARY, {})
+    beside_reference = runs.pop(AUXILIARY, {})
     auxiliary = {site: value for site, value in beside_reference.items() if site.name != TIED}
     ties = {site: value for site, value in beside_reference.items() if site.name == TIED}
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
     if numberless:
-        odd, unclear = _numberless(reference_values, members.values())
+        odd, unclear = _numberless(reference_values, runs.values())
         reference_values = _filled(reference_values, odd)
-        members = {name: _filled(values, odd) for name, values in members.items()}
+        runs = {name: _filled(values, odd) for name, values in runs.items()}
     kinds = rounded.kinds(reference_values) if precision is Precision.FLOAT32 else {}
-    members = {
-        name: rounded.settled(values, reference_values, kinds) for name, values in members.items()
-    }
-    flaw = next(_flaws(reference_values, members, precision, has_edit=has_edit), "")
+    runs = {name: rounded.settled(values, reference_values, kinds) for name, values in runs.items()}
+    flaw = next(_flaws(reference_values, runs, precision, has_edit=has_edit), "")
     if flaw:
         return flaw
     baseline_values = {
-        site: tuple(values[site] for values in members.values()) for site in reference_values
+        site: tuple(values[site] for values in runs.values()) for site in reference_values
     }
     clear = {site: places for site, places in odd.items() if site not in unclear}
     own = (
@@ -277,8 +275,8 @@ def _coarse_integers(
     """Return the integers of the bf16 baseline runs that have the reference's shape."""
     runs = [
         {Site.parse(name): value for name, value in values.items()}
-        for member, values in reference.items()
-        if in_precision(member, Precision.BF16)
+        for run, values in reference.items()
+        if in_precision(run, Precision.BF16)
     ]
     return {
         site: tuple(run[site] for run in runs if site in run and run[site].shape == value.shape)
@@ -288,7 +286,7 @@ def _coarse_integers(
 
 
 def _numberless(
-    reference: Mapping[Site, Tensor], members: Collection[Mapping[Site, Tensor]]
+    reference: Mapping[Site, Tensor], baseline_runs: Collection[Mapping[Site, Tensor]]
 ) -> tuple[dict[Site, Tensor], dict[Site, str]]:
     """Return the `structure.kinds` of observations that are not finite, and the unclear ones.
 
@@ -298,7 +296,7 @@ def _numberless(
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
     for site, tensor in reference.items():
-        runs = [run[site] for run in members if site in run]
+        runs = [run[site] for run in baseline_runs if site in run]
         if not tensor.is_floating_point() or any(run.shape != tensor.shape for run in runs):
             continue
         if not tensor.numel() or all(map(_finite, (tensor, *runs))):
@@ -324,7 +322,7 @@ def _filled(values: Mapping[Site, Tensor], odd: Mapping[Site, Tensor]) -> dict[S
 
 def _flaws(
     reference: Mapping[Site, Tensor],
-    members: Mapping[str, Mapping[Site, Tensor]],
+    baseline_runs: Mapping[str, Mapping[Site, Tensor]],
     precision: Precision,
     *,
     has_edit: bool,
@@ -332,34 +330,34 @@ def _flaws(
     """Yield why this reference cannot be used."""
     if not reference:
         yield "its float32 run is missing"
-    fewest = FEWEST_MEMBERS[precision]
-    if len(members) < fewest:
-        yield f"it has {len(members)} {precision} baseline runs, at least {fewest} are needed"
+    fewest = FEWEST_BASELINE_RUNS[precision]
+    if len(baseline_runs) < fewest:
+        yield f"it has {len(baseline_runs)} {precision} baseline runs, at least {fewest} are needed"
     if has_edit and {site.run for site in reference} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
-    yield from _misshapen(reference, members)
-    for name, values in ((REFERENCE_RUN, reference), *members.items()):
+    yield from _misshapen(reference, baseline_runs)
+    for name, values in ((REFERENCE_RUN, reference), *baseline_runs.items()):
         wild = _not_finite({site: values[site] for site in reference if site in values})
         if wild is not None:
             yield f"{wild} of {name} is not finite"
 
 
 def _misshapen(
-    reference: Mapping[Site, Tensor], members: Mapping[str, Mapping[Site, Tensor]]
+    reference: Mapping[Site, Tensor], baseline_runs: Mapping[str, Mapping[Site, Tensor]]
 ) -> Iterator[str]:
     for site, tensor in reference.items():
         if not tensor.numel():
             yield f"the reference of {site} is empty"
-        for name, values in members.items():
+        for name, values in baseline_runs.items():
             if flaw := _flaw(values.get(site), tensor):
                 yield f"{site} of {name} {flaw}"
 
 
-def _flaw(member: Tensor | None, reference: Tensor) -> str:
-    if member is None:
+def _flaw(value: Tensor | None, reference: Tensor) -> str:
+    if value is None:
         return "is not there"
-    if member.shape != reference.shape:
-        return f"has shape {list(member.shape)} instead of {list(reference.shape)}"
+    if value.shape != reference.shape:
+        return f"has shape {list(value.shape)} instead of {list(reference.shape)}"
     return ""
 
 

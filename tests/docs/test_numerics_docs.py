@@ -12,7 +12,7 @@ import pytest
 from conformance.judge.diagnosis import explanation
 from conformance.judge.judgement import ORDER
 from conformance.judge.measures import metrics
-from conformance.judge.reference import FEWEST_MEMBERS
+from conformance.judge.reference import FEWEST_BASELINE_RUNS
 from conformance.records import Limits, Precision, Thresholds
 
 TEXT = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_a_rounding_to_float32_is_as_much_smaller_as_is_said() -> None:
 def test_what_the_text_says_in_words_holds() -> None:
     text = " ".join(TEXT.split())
     assert f"at most {metrics.MASSIVE:g} times the row's median" in text
-    float32, bf16 = FEWEST_MEMBERS[Precision.FLOAT32], FEWEST_MEMBERS[Precision.BF16]
+    float32, bf16 = FEWEST_BASELINE_RUNS[Precision.FLOAT32], FEWEST_BASELINE_RUNS[Precision.BF16]
     assert f"{WORDS[float32]} in float32 and {WORDS[bf16]} in bf16 are the fewest" in text
     assert explanation._CLEARLY == 3 and "within three times that" in text
     limits = Thresholds()

@@ -244,8 +244,8 @@ def test_an_update_keeps_a_bound_and_never_widens_it(tmp_path):
 
 
 def measured(candidate, reference, *, centred=False):
-    members = torch.stack([reference, reference * (1 + 1e-7)])
-    noise_floor = floor.floor(reference, members, centred=centred, precision=Precision.FLOAT32)
+    baseline = torch.stack([reference, reference * (1 + 1e-7)])
+    noise_floor = floor.floor(reference, baseline, centred=centred, precision=Precision.FLOAT32)
     return floor.measure(candidate, noise_floor, FLOAT32_LIMITS)
 
 

@@ -62,7 +62,7 @@ def test_a_baseline_run_of_another_kind_matches_and_says_what_it_would_have_foun
     assert found.worst_site and found.worst_ratio and "noise" in found.reason
 
 
-@pytest.mark.parametrize("member", toy.MEMBERS)
+@pytest.mark.parametrize("member", toy.BASELINE_RUNS)
 def test_bits_of_a_baseline_run_are_exact(member: str) -> None:
     assert toy.judge(plain()[member], plain()).verdict is Verdict.EXACT
 
@@ -616,12 +616,12 @@ def test_a_difference_that_is_zero_is_scaled_by_its_operands(
         return values | {"p0/s0/difference": difference.to(dtype)}
 
     zero = torch.zeros_like(stream)
-    members = {
+    baseline_runs = {
         f"{begin}{name}": both(toy.observe(dtype, parts), zero)
-        for name, parts in toy.MEMBERS.items()
+        for name, parts in toy.BASELINE_RUNS.items()
     }
     known = read_reference(
-        {"truth": both(reference, zero)} | members,
+        {"truth": both(reference, zero)} | baseline_runs,
         has_edit=False,
         precision=precision,
         width=toy.WIDTH,
@@ -803,9 +803,11 @@ def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
         found = toy.observe(dtype, parts, steps=3, forced=((1, 2, 3), (4, 5, 6)))
         return {site: value for site, value in found.items() if "stream" in site}
 
-    members = {f"{begin}{name}": observe(dtype, parts) for name, parts in toy.MEMBERS.items()}
+    baseline_runs = {
+        f"{begin}{name}": observe(dtype, parts) for name, parts in toy.BASELINE_RUNS.items()
+    }
     known = read_reference(
-        {"truth": observe(torch.float32, 1)} | members,
+        {"truth": observe(torch.float32, 1)} | baseline_runs,
         has_edit=False,
         precision=precision,
         width=toy.WIDTH,

@@ -216,7 +216,7 @@ def test_an_overwritten_value_is_named_by_where_it_comes_from() -> None:
 def test_a_prediction_that_agrees_with_everything_explains_nothing() -> None:
     """One of the reference's rows is so uncertain that any row is within its noise."""
     uncertain = {name: dict(values) for name, values in reference().items()}
-    for number, name in enumerate(toy.MEMBERS):
+    for number, name in enumerate(toy.BASELINE_RUNS):
         row = uncertain[name]["p1/s0/stream.3"].clone()
         row[0, 8:] += 30.0 * (-1) ** number
         uncertain[name]["p1/s0/stream.3"] = row
@@ -282,7 +282,7 @@ def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool
     def noisy(rows: Tensor) -> Tensor:
         return (rows + 0.01 * torch.randn(8, 64, generator=drawn)).bfloat16()
 
-    members = {name: {"p0/s0/stream.1": noisy(reference)} for name in toy.MEMBERS}
+    members = {name: {"p0/s0/stream.1": noisy(reference)} for name in toy.BASELINE_RUNS}
     known = read_reference(
         {"truth": {"p0/s0/stream.1": reference}, **members}, has_edit=False, mixture=True
     )

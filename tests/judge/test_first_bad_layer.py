@@ -8,7 +8,7 @@ import torch
 from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
 from conformance.records import BF16_LIMITS, Judged, Verdict
 
-MEMBERS = ("a", "b", "c", "d")
+BASELINE_RUNS = ("a", "b", "c", "d")
 IDS = ((1, 2, 3, 4, 5, 6),)
 
 
@@ -19,7 +19,7 @@ def rows(seed: int) -> torch.Tensor:
 def fed(layers: int = 4) -> dict[str, dict[str, torch.Tensor]]:
     """What correct layers make of the candidate's input."""
     found = {"truth": {f"p0/s0/stream.{i}": rows(i) for i in range(layers)}}
-    for index, member in enumerate(MEMBERS):
+    for index, member in enumerate(BASELINE_RUNS):
         found[member] = {
             name: (value + 0.003 * rows(100 * index + 50)).bfloat16()
             for name, value in found["truth"].items()

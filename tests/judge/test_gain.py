@@ -159,7 +159,7 @@ def test_two_runs_of_an_engine_that_does_not_repeat_round_apart(seed: int, dose:
 def test_what_float32_itself_changes_is_not_written_to() -> None:
     change = steering(rows=slice(3, None)) + 1e-7
     case = Case(steering(rows=slice(3, None)))
-    floors = (case.floors[0], floor.floor(case.clean + change, case.floors[1].members + 1e-7))
+    floors = (case.floors[0], floor.floor(case.clean + change, case.floors[1].baseline + 1e-7))
     pair = gain.RunPair(case.clean, case.clean + change, *floors)
     assert gain.change(pair, BF16_LIMITS).touched == (3, 4)
 
@@ -183,14 +183,14 @@ def test_a_change_below_the_noise_has_no_power() -> None:
     assert found.gain is not None and LIMITS.gain_sigmas * found.gain.sigma > LIMITS.gain_room
 
 
-def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
+def test_baseline_runs_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
     """σ_g is at least what their off-axis noise, spread evenly, would give."""
     change = steering(0.01)
     case = Case(change, noise=0.0)
     other = torch.randn(T, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     other -= (other * change).sum() / (change * change).sum() * change
-    members = torch.stack([case.clean + change + 0.02 * other] * 4)
-    floors = (case.floors[0], floor.floor(case.clean + change, members))
+    baseline = torch.stack([case.clean + change + 0.02 * other] * 4)
+    floors = (case.floors[0], floor.floor(case.clean + change, baseline))
     seen = gain.change(gain.RunPair(case.clean, case.clean + change, *floors), BF16_LIMITS)
     assert seen.own == pytest.approx(0.0, abs=1e-9)
     even = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
@@ -205,7 +205,7 @@ def test_the_ensembles_own_scatter_counts_where_it_is_larger() -> None:
     assert found is not None and found.sigma == 0.07
 
 
-def test_a_token_whose_members_agree_by_luck_does_not_make_a_write_partial() -> None:
+def test_a_token_whose_baseline_runs_agree_by_luck_does_not_make_a_write_partial() -> None:
     g, zeros = np.array([0.0, 1.0]), np.zeros(2)
 
     def seen(even: float) -> gain.Effect:

@@ -88,11 +88,11 @@ def test_ratio_of_nothing() -> None:
 
 @given(st.permutations(range(6)), st.integers(0, 20))
 def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
-    reference, members = noisy(seed=seed)
-    candidate = members[0] * 1.01
-    plain = floor.measure(candidate, floor.floor(reference, members[1:]), BF16_LIMITS)
+    reference, baseline = noisy(seed=seed)
+    candidate = baseline[0] * 1.01
+    plain = floor.measure(candidate, floor.floor(reference, baseline[1:]), BF16_LIMITS)
     moved = floor.measure(
-        candidate[order], floor.floor(reference[order], members[1:, order]), BF16_LIMITS
+        candidate[order], floor.floor(reference[order], baseline[1:, order]), BF16_LIMITS
     )
     assert (plain.q_med, plain.q_max) == pytest.approx((moved.q_med, moved.q_max))
     assert plain.spread == pytest.approx(moved.spread)
@@ -102,9 +102,9 @@ def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=6), st.integers(0, 5))
 def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> None:
     """An error orthogonal to the noise: Q_max grows with it."""
-    reference, members = noisy()
-    noise_floor = floor.floor(reference, members)
-    base = members[0].clone()
+    reference, baseline = noisy()
+    noise_floor = floor.floor(reference, baseline)
+    base = baseline[0].clone()
     direction = torch.randn(32, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     off = base[token] - reference[token]
     direction -= (direction @ off) / (off @ off) * off
@@ -119,10 +119,10 @@ def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> N
 @given(st.floats(0.001, 0.5), st.integers(0, 30))
 def test_the_smallest_detectable_error_is_where_detection_begins(step: float, seed: int) -> None:
     """An orthogonal error just above the printed bound is found, one just below is not."""
-    reference, members = noisy(seed=seed)
-    noise_floor = floor.floor(reference, members)
+    reference, baseline = noisy(seed=seed)
+    noise_floor = floor.floor(reference, baseline)
     limits = replace(BF16_LIMITS, k_med=2.0, k_max=3.0, far_med=2.0, far_max=3.0)
-    candidate = members[seed % 4]
+    candidate = baseline[seed % 4]
     seen = floor.measure(candidate, noise_floor, limits)
     assert seen.smallest_local is not None
     room = torch.tensor([(9 - r * r) ** 0.5 for r in seen.ratios], dtype=torch.float64)
@@ -137,8 +137,8 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
 
 
 def test_a_reference_of_zeros_needs_zeros() -> None:
-    reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
-    noise_floor = floor.floor(reference, members.double())
+    reference, baseline = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
+    noise_floor = floor.floor(reference, baseline.double())
     good = floor.measure(reference, noise_floor, BF16_LIMITS)
     assert good.q_max == 0.0 and floor.within(good, BF16_LIMITS)
     bad = floor.measure(reference + 1e-30, noise_floor, BF16_LIMITS)
@@ -146,8 +146,8 @@ def test_a_reference_of_zeros_needs_zeros() -> None:
 
 
 def test_a_reference_of_zeros_is_scaled_by_the_clean_run() -> None:
-    reference, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
-    noise_floor = floor.floor(reference, members, torch.full((2,), 10.0, dtype=torch.float64))
+    reference, baseline = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
+    noise_floor = floor.floor(reference, baseline, torch.full((2,), 10.0, dtype=torch.float64))
     found = floor.measure(reference + 0.5, noise_floor, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
@@ -170,11 +170,11 @@ def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: 
 
 @pytest.mark.parametrize(("off", "verdict"), [(20, "within"), (30, "drifts"), (65, "neither")])
 def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdict: str) -> None:
-    reference, members = noisy()
+    reference, baseline = noisy()
     reference[0, 3] = 1000.0
-    members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
-    noise_floor = floor.floor(reference, members)
-    candidate = members[0].clone()
+    baseline[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
+    noise_floor = floor.floor(reference, baseline)
+    candidate = baseline[0].clone()
     candidate[0, 3] = 1000 + off
     found = floor.measure(candidate, noise_floor, BF16_LIMITS)
     seen = (floor.within(found, BF16_LIMITS), floor.drifts(found))
@@ -183,11 +183,11 @@ def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdic
 
 
 def test_a_few_per_cent_on_all_massive_dimensions_are_no_match() -> None:
-    reference, members = noisy()
+    reference, baseline = noisy()
     reference[:, 3] = reference[:, 5] = 1000.0
-    members[:, :, 3] = members[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
-    noise_floor = floor.floor(reference, members)
-    candidate = members[0].clone()
+    baseline[:, :, 3] = baseline[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
+    noise_floor = floor.floor(reference, baseline)
+    candidate = baseline[0].clone()
     candidate[:, [3, 5]] *= 1.03
     found = floor.measure(candidate, noise_floor, BF16_LIMITS)
     assert not floor.within(found, BF16_LIMITS) and floor.drifts(found)
@@ -207,9 +207,9 @@ def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
         moved[:, 7] += shift
         return moved.softmax(dim=-1)
 
-    members = torch.stack([softmax(shift * noise) for shift in (1, -1, 0.5, -0.7)])
+    baseline = torch.stack([softmax(shift * noise) for shift in (1, -1, 0.5, -0.7)])
     limits = Thresholds().of(precision)
-    noise_floor = floor.floor(softmax(0), members, precision=precision, terms=64)
+    noise_floor = floor.floor(softmax(0), baseline, precision=precision, terms=64)
     assert floor.within(floor.measure(softmax(noise), noise_floor, limits), limits)
     candidate = softmax(0)
     candidate[:, 7] *= 1 + off
@@ -218,22 +218,22 @@ def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
 
 
 def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
-    reference, members = noisy()
+    reference, baseline = noisy()
     reference[0, 3] = reference[1, 3] = 1000.0
-    members[:, 0, 3] = 1000.0
-    members[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
-    candidate = members[0].clone()
+    baseline[:, 0, 3] = 1000.0
+    baseline[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
+    candidate = baseline[0].clone()
     candidate[0, 3] = 1000 + 80
-    noise_floor = floor.floor(reference, members)
+    noise_floor = floor.floor(reference, baseline)
     assert floor.within(floor.measure(candidate, noise_floor, BF16_LIMITS), BF16_LIMITS)
-    alone = floor.floor(reference[:1], members[:, :1])
+    alone = floor.floor(reference[:1], baseline[:, :1])
     assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
 
 
 def test_what_is_coarser_but_not_far_off_drifts() -> None:
-    reference, members = noisy()
-    noise_floor = floor.floor(reference, members)
-    off = members[0] - reference
+    reference, baseline = noisy()
+    noise_floor = floor.floor(reference, baseline)
+    off = baseline[0] - reference
     coarser = floor.measure(reference + 4 * off, noise_floor, BF16_LIMITS)
     assert floor.drifts(coarser) and not floor.within(coarser, BF16_LIMITS)
     far = floor.measure(reference + 40 * off, noise_floor, BF16_LIMITS)
@@ -241,23 +241,23 @@ def test_what_is_coarser_but_not_far_off_drifts() -> None:
 
 
 def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> None:
-    reference, members = noisy()
-    one = members[0].clone()
-    one[2] = reference[2] + 400 * (members[0] - reference)[2]
+    reference, baseline = noisy()
+    one = baseline[0].clone()
+    one[2] = reference[2] + 400 * (baseline[0] - reference)[2]
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        noise_floor = floor.floor(reference, members, precision=precision, mixture=True)
+        noise_floor = floor.floor(reference, baseline, precision=precision, mixture=True)
         assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
-    every = reference + 400 * (members[0] - reference)
-    noise_floor = floor.floor(reference, members, mixture=True)
+    every = reference + 400 * (baseline[0] - reference)
+    noise_floor = floor.floor(reference, baseline, mixture=True)
     assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
 
 
 @pytest.mark.parametrize("kind", ["shift", "massive"])
 def test_so_may_a_rows_single_numbers(kind: str) -> None:
-    reference, members = noisy()
+    reference, baseline = noisy()
     if kind == "massive":
-        reference[:, 3], members[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
-    one, every = members[0].clone(), members[0].clone()
+        reference[:, 3], baseline[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
+    one, every = baseline[0].clone(), baseline[0].clone()
     if kind == "massive":
         one[2, 3], every[:, 3] = 2000.0, 2000.0
     else:
@@ -265,17 +265,17 @@ def test_so_may_a_rows_single_numbers(kind: str) -> None:
         every += 50.0
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
         noise_floor = floor.floor(
-            reference, members, centred=kind == "shift", precision=precision, mixture=True
+            reference, baseline, centred=kind == "shift", precision=precision, mixture=True
         )
         assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
         assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
 
 
 def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
-    reference, members = noisy()
-    near = reference + (members - reference) * 2.0**-16
+    reference, baseline = noisy()
+    near = reference + (baseline - reference) * 2.0**-16
     fine = floor.floor(reference, near, precision=Precision.FLOAT32)
-    coarse = floor.floor(reference, members)
+    coarse = floor.floor(reference, baseline)
     assert fine.noise.tolist() == pytest.approx((coarse.noise * 2.0**-16).tolist())
 
 
@@ -292,35 +292,35 @@ def test_cosine() -> None:
 
 def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """One row of logits whose baseline runs differ by a common shift above all."""
-    reference, members = noisy(tokens=1, width=400, seed=seed)
+    reference, baseline = noisy(tokens=1, width=400, seed=seed)
     shift = torch.tensor([0.1, -0.2, 0.05, 0.3], dtype=torch.float64)
-    return reference, members + shift[:, None, None]
+    return reference, baseline + shift[:, None, None]
 
 
 def test_a_common_shift_of_logits_is_judged_apart() -> None:
-    reference, members = shifted()
-    noise_floor = floor.floor(reference, members, centred=True)
-    assert floor.measure(members[3], noise_floor, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
-    far = floor.measure(members[3] + 2.6, noise_floor, BF16_LIMITS)
+    reference, baseline = shifted()
+    noise_floor = floor.floor(reference, baseline, centred=True)
+    assert floor.measure(baseline[3], noise_floor, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
+    far = floor.measure(baseline[3] + 2.6, noise_floor, BF16_LIMITS)
     assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
-    gross = floor.measure(members[3] + 3.0, noise_floor, BF16_LIMITS)
+    gross = floor.measure(baseline[3] + 3.0, noise_floor, BF16_LIMITS)
     assert gross.shift > 1 and not floor.within(gross, BF16_LIMITS)
     assert not floor.drifts(gross)
 
 
 def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
-    reference, members = shifted()
+    reference, baseline = shifted()
     draw = torch.Generator().manual_seed(3)
-    bad = members[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
+    bad = baseline[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
     assert not floor.within(
-        floor.measure(bad, floor.floor(reference, members, centred=True), BF16_LIMITS), BF16_LIMITS
+        floor.measure(bad, floor.floor(reference, baseline, centred=True), BF16_LIMITS), BF16_LIMITS
     )
-    whole = floor.measure(bad, floor.floor(reference, members), BF16_LIMITS)
+    whole = floor.measure(bad, floor.floor(reference, baseline), BF16_LIMITS)
     assert whole.q_max < BF16_LIMITS.k_max
 
 
 def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
-    reference, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
-    noise_floor = floor.floor(reference, members, torch.ones(1).double(), centred=True)
+    reference, baseline = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
+    noise_floor = floor.floor(reference, baseline, torch.ones(1).double(), centred=True)
     assert floor.within(floor.measure(reference, noise_floor, BF16_LIMITS), BF16_LIMITS)
     assert not floor.within(floor.measure(reference + 1e-9, noise_floor, BF16_LIMITS), BF16_LIMITS)

@@ -35,7 +35,7 @@ def judged(
     precision: Precision = Precision.BF16,
 ) -> Judgement:
     """Ids with the logits or the values that `topk` gives, against the baseline runs."""
-    reference_values, members = made()
+    reference_values, baseline = made()
 
     def both(run: Tensor, chosen: Tensor | None = None) -> dict[str, Tensor]:
         top = run.float().topk(COUNT, sorted=True)
@@ -47,7 +47,7 @@ def judged(
     begin, limits = ("", BF16_LIMITS) if bf16 else ("float32_", FLOAT32_LIMITS)
     dtype = torch.bfloat16 if bf16 else torch.float32
     reference = {"truth": both(reference_values)} | {
-        f"{begin}{n}": both(one if bf16 else reference_values) for n, one in enumerate(members)
+        f"{begin}{n}": both(one if bf16 else reference_values) for n, one in enumerate(baseline)
     }
     read = read_reference(reference, has_edit=False, precision=precision)
     assert not isinstance(read, str), read
@@ -116,13 +116,13 @@ def test_in_float32_no_order_is_another() -> None:
 
 
 def test_numbers_that_the_ids_are_not_the_largest_of_say_nothing() -> None:
-    reference, members = made()
+    reference, baseline = made()
     other = torch.randn(97, generator=torch.Generator().manual_seed(9))
-    ids = [run.float().topk(COUNT).indices for run in (reference, *members)]
+    ids = [run.float().topk(COUNT).indices for run in (reference, *baseline)]
     mine = torch.tensor(SWAPPED)
     assert rankings.numbers_of(mine, ids, [other] * 6) is None
-    assert rankings.numbers_of(mine, ids, [reference, *members[:4], other]) is None
-    assert rankings.numbers_of(mine, ids, [reference, *members]) is not None
+    assert rankings.numbers_of(mine, ids, [reference, *baseline[:4], other]) is None
+    assert rankings.numbers_of(mine, ids, [reference, *baseline]) is not None
 
 
 def test_what_goes_down_by_chance_says_nothing() -> None:
@@ -133,12 +133,12 @@ def test_what_goes_down_by_chance_says_nothing() -> None:
 def test_one_id_of_each_row_is_a_ranking_too() -> None:
     maker = torch.Generator().manual_seed(3)
     reference = torch.randn(4, 97, generator=maker)
-    members = [reference + 0.01 * torch.randn(4, 97, generator=maker) for _ in range(5)]
-    ids = [run.argmax(-1) for run in (reference, *members)]
+    baseline = [reference + 0.01 * torch.randn(4, 97, generator=maker) for _ in range(5)]
+    ids = [run.argmax(-1) for run in (reference, *baseline)]
     second = reference.topk(2).indices[:, 1]
     for row in range(4):
         mine = torch.where(torch.arange(4) == row, second, ids[0])
-        found = rankings.numbers_of(mine, ids, [reference, *members])
+        found = rankings.numbers_of(mine, ids, [reference, *baseline])
         assert found is not None and found.whole
         worst = rankings.weigh(mine, ids[0], found, BF16_LIMITS, Precision.BF16)
         assert worst is not None and (worst.chosen, worst.meant) == (

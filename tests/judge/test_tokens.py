@@ -20,7 +20,7 @@ def logits(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def members(reference: torch.Tensor, noise: float) -> torch.Tensor:
+def baseline(reference: torch.Tensor, noise: float) -> torch.Tensor:
     """Four runs whose logit 1 is off by ±noise against the reference."""
     found = reference.repeat(4, 1)
     found[:, 1] += torch.tensor([noise, -noise, noise, -noise], dtype=torch.float64)
@@ -29,7 +29,7 @@ def members(reference: torch.Tensor, noise: float) -> torch.Tensor:
 
 def test_the_best_token_is_no_flip() -> None:
     reference = logits(1.0, 5.0, 3.0)
-    choice = tokens.choice(1, reference, members(reference, 0.1), LIMITS)
+    choice = tokens.choice(1, reference, baseline(reference, 0.1), LIMITS)
     assert not choice.flipped and choice.benign and choice.best == 1
 
 
@@ -38,7 +38,7 @@ def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
     margin: float, benign: bool
 ) -> None:
     reference = logits(1.0, 1.0 + margin, -9.0)
-    choice = tokens.choice(0, reference, members(reference, 0.1), LIMITS)
+    choice = tokens.choice(0, reference, baseline(reference, 0.1), LIMITS)
     assert choice.flipped and choice.benign is benign
     assert choice.noise == pytest.approx(0.1)
 
@@ -47,22 +47,22 @@ def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
 def test_the_noise_is_at_least_one_bf16_step(margin: float, benign: bool) -> None:
     """At 8 to 16 a step is 1/16: four of them are a quarter."""
     reference = logits(10.0, 10.0 + margin, -9.0)
-    choice = tokens.choice(0, reference, members(reference, 0.0), LIMITS)
+    choice = tokens.choice(0, reference, baseline(reference, 0.0), LIMITS)
     assert choice.noise == 1 / 16 and choice.benign is benign
 
 
 def test_the_threshold_is_the_given_one() -> None:
     reference = logits(1.0, 1.5, -9.0)
-    assert tokens.choice(0, reference, members(reference, 0.1), replace(LIMITS, margin=6)).benign
-    assert not tokens.choice(0, reference, members(reference, 0.1), LIMITS).benign
+    assert tokens.choice(0, reference, baseline(reference, 0.1), replace(LIMITS, margin=6)).benign
+    assert not tokens.choice(0, reference, baseline(reference, 0.1), LIMITS).benign
 
 
 def test_the_chance_of_a_flip_follows_the_margin() -> None:
     near, far = logits(1.0, 1.05, -9.0), logits(1.0, 3.0, -9.0)
-    assert tokens.choice(1, near, members(near, 0.1), LIMITS).chance == pytest.approx(
+    assert tokens.choice(1, near, baseline(near, 0.1), LIMITS).chance == pytest.approx(
         0.31, abs=0.01
     )
-    assert tokens.choice(1, far, members(far, 0.1), LIMITS).chance < 1e-20
+    assert tokens.choice(1, far, baseline(far, 0.1), LIMITS).chance < 1e-20
 
 
 @given(st.lists(st.floats(0, 1), max_size=6))
@@ -80,7 +80,7 @@ def test_at_least_is_the_poisson_binomial(chances: list[float]) -> None:
 
 def flip(margin: float) -> tokens.TokenChoice:
     reference = logits(1.0, 1.0 + margin, -9.0)
-    return tokens.choice(0, reference, members(reference, 0.1), LIMITS)
+    return tokens.choice(0, reference, baseline(reference, 0.1), LIMITS)
 
 
 def test_one_excusable_flip_is_excused_and_many_are_not() -> None:
@@ -131,5 +131,5 @@ def test_equal_logits_are_all_the_largest() -> None:
 def test_a_step_of_float32_is_far_finer() -> None:
     reference = logits(10.0, 10.0 + 1e-3, -9.0)
     limits = replace(LIMITS, margin=100.0)
-    choice = tokens.choice(0, reference, members(reference, 0.0), limits, Precision.FLOAT32)
+    choice = tokens.choice(0, reference, baseline(reference, 0.0), limits, Precision.FLOAT32)
     assert choice.noise == 2.0**-20 and not choice.benign

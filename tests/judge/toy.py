@@ -20,8 +20,8 @@ LAYERS = 5
 WIDTH = 64
 VOCABULARY = 97
 IDS = ((3, 14, 15, 92, 65), (27, 18, 28, 18, 28, 45, 90, 45, 23))
-#: member name → into how many partial sums a projection is split, each rounded to bf16.
-MEMBERS = {"eager": 1, "sdpa": 2, "padded": 3, "split": 4}
+#: baseline run → into how many partial sums a projection is split, each rounded to bf16.
+BASELINE_RUNS = {"eager": 1, "sdpa": 2, "padded": 3, "split": 4}
 CANDIDATE = 5
 
 Edit = Callable[[Tensor], Tensor]
@@ -173,7 +173,7 @@ def edited(
 def reference(observe_as: Callable[[torch.dtype, int], Observations]) -> dict[str, Observations]:
     """The reference and the baseline runs of something observed."""
     found = {"truth": observe_as(torch.float32, 1)}
-    for name, parts in MEMBERS.items():
+    for name, parts in BASELINE_RUNS.items():
         found[name] = observe_as(torch.bfloat16, parts)
     return found
 

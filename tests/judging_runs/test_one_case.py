@@ -253,7 +253,7 @@ def test_one_other_bit_or_dtype_is_judged_by_itself(
 def test_a_reference_that_cannot_be_used_says_so_in_every_column(tmp_path: Path) -> None:
     broken = candidate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toy, "MEMBERS", {"eager": 1})
+        patch.setattr(toy, "BASELINE_RUNS", {"eager": 1})
         found = judged(tmp_path, {"a": broken, "b": candidate(6)})
     for cell in found.values():
         assert cell.verdict is Verdict.UNKNOWN

@@ -78,7 +78,7 @@ def second_best_throughout() -> Judgement:
     """
     generator = torch.Generator().manual_seed(0)
     noise, gap, margin = 0.05, 0.35, 1e-3
-    reference: dict[str, toy.Observations] = {name: {} for name in ("truth", *toy.MEMBERS)}
+    reference: dict[str, toy.Observations] = {name: {} for name in ("truth", *toy.BASELINE_RUNS)}
     candidate: toy.Observations = {}
     for prompt in range(len(toy.IDS)):
         logits, ids = str(Site("logits", prompt)), str(Site("tokens", prompt))

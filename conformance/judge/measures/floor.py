@@ -31,7 +31,7 @@ CANCELLED = 2.0**-10
 class Floor:
     """The noise floor of one observation. Tensors are float64.
 
-    reference [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `scale` is a row's
+    reference [T, D]; baseline [M, T, D]; bulk bool [T, D]; scale, noise [T]. `scale` is a row's
     length, or the clean run's if hardly anything is left of it (see `CANCELLED`). `ulps` is the
     baseline runs' error on each massive element in ulps, at least one; None without such elements.
     `massive_noise` [T] is their error on all massive elements of a row together. If rows are
@@ -41,7 +41,7 @@ class Floor:
     """
 
     reference: Tensor
-    members: Tensor
+    baseline: Tensor
     bulk: Tensor
     scale: Tensor
     noise: Tensor
@@ -96,7 +96,7 @@ class Distance:
 
 def floor(
     reference: Tensor,
-    members: Tensor,
+    baseline: Tensor,
     fallback: Tensor | None = None,
     *,
     centred: bool = False,
@@ -104,7 +104,7 @@ def floor(
     mixture: bool = False,
     terms: int = 1,
 ) -> Floor:
-    """Compute the noise floor of one observation from reference [T, D] and members [M, T, D].
+    """Compute the noise floor of one observation from reference [T, D] and baseline [M, T, D].
 
     `fallback` [T] is the scale of rows that are nearly zero: the clean run's norm,
     massive dimensions included. `centred` compares the rows without their means, and the means
@@ -112,7 +112,7 @@ def floor(
     """
     computed = floors(
         [reference],
-        members,
+        baseline,
         [fallback],
         centred=centred,
         precision=precision,

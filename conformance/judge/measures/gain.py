@@ -135,7 +135,7 @@ def changes(pairs: Sequence[RunPair], limits: Limits) -> list[ObservedChange]:
     """Compute the changes at many sites of one width, on all their rows at once."""
     mask = torch.cat([pair.before.bulk for pair in pairs])
     reference = torch.cat([pair.after.reference - pair.before.reference for pair in pairs]) * mask
-    runs = torch.cat([pair.after.members - pair.before.members for pair in pairs], dim=1) * mask
+    runs = torch.cat([pair.after.baseline - pair.before.baseline for pair in pairs], dim=1) * mask
     candidate = torch.cat([pair.before.view(pair.edited - pair.clean) for pair in pairs]) * mask
     sums = _Sums(
         tt=torch.linalg.vecdot(reference, reference).numpy(),

@@ -34,7 +34,7 @@ class Numbers:
     """
 
     reference: list[_Row]
-    members: list[list[_Row]]
+    baseline: list[list[_Row]]
     whole: bool
 
 
@@ -127,7 +127,7 @@ def weigh(
         zip(_ranks(mine, width), _ranks(reference, width), strict=True)
     ):
         truly = numbers.reference[row]
-        baseline = [member[row] for member in numbers.members]
+        baseline = [run[row] for run in numbers.baseline]
         for chosen, meant in zip(own, known, strict=True):
             if chosen == meant:
                 continue

@@ -45,7 +45,7 @@ def unreached(floors_by_site: Mapping[Site, Floors]) -> dict[Site, Tensor]:
 def _still(before: Floor, after: Floor) -> Tensor:
     """Return the rows that are bitwise unchanged in the reference and in every baseline run."""
     reference = (before.reference == after.reference).all(dim=-1)
-    return reference & (before.members == after.members).all(dim=-1).all(dim=0)
+    return reference & (before.baseline == after.baseline).all(dim=-1).all(dim=0)
 
 
 def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:

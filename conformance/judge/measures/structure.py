@@ -66,7 +66,7 @@ def dtype(
     in bf16 must be bf16. The message says which precision the values carry, which distinguishes a
     mere cast from another computation.
     """
-    allowed = {member.dtype for member in baseline}
+    allowed = {run.dtype for run in baseline}
     if candidate.dtype in allowed:
         return ""
     floating = any(kind.is_floating_point for kind in allowed)

@@ -45,7 +45,7 @@ class TokenChoice:
 def choice(
     chosen: int,
     reference: Tensor,
-    members: Tensor,
+    baseline: Tensor,
     limits: Limits,
     precision: Precision = Precision.BF16,
 ) -> TokenChoice:
@@ -53,10 +53,10 @@ def choice(
     top = reference.topk(min(_RIVALS + 1, reference.numel())).indices
     best = top[0]
     margin = float(reference[best] - reference[chosen])
-    noise = float(_pair_noise(reference, members, best, torch.tensor([chosen]), precision)[0])
+    noise = float(_pair_noise(reference, baseline, best, torch.tensor([chosen]), precision)[0])
     rivals = top[1:]
     gaps = reference[best] - reference[rivals]
-    rival_noise = _pair_noise(reference, members, best, rivals, precision)
+    rival_noise = _pair_noise(reference, baseline, best, rivals, precision)
     chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
     return TokenChoice(
         chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise
@@ -64,11 +64,11 @@ def choice(
 
 
 def _pair_noise(
-    reference: Tensor, members: Tensor, best: Tensor, rivals: Tensor, precision: Precision
+    reference: Tensor, baseline: Tensor, best: Tensor, rivals: Tensor, precision: Precision
 ) -> Tensor:
     gaps = reference[best] - reference[rivals]
-    baseline = members[:, best].unsqueeze(-1) - members[:, rivals]
-    noise = (baseline - gaps).square().mean(dim=0).sqrt()
+    baseline_gaps = baseline[:, best].unsqueeze(-1) - baseline[:, rivals]
+    noise = (baseline_gaps - gaps).square().mean(dim=0).sqrt()
     largest = torch.maximum(reference[best].abs(), reference[rivals].abs())
     return torch.maximum(noise, metrics.ulp(largest, precision))
 

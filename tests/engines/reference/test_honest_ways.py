@@ -21,7 +21,7 @@ from conformance.engines.reference.model import ReferenceModel  # noqa: E402
 from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
 from conformance.engines.reference.routing import routers  # noqa: E402
 from conformance.generated_tokens import in_precision  # noqa: E402
-from conformance.judge.reference import FEWEST_MEMBERS  # noqa: E402
+from conformance.judge.reference import FEWEST_BASELINE_RUNS  # noqa: E402
 from conformance.records import Precision  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -176,7 +176,7 @@ def test_every_precision_is_computed_in_several_ways() -> None:
         found = members(sdpa=sdpa)
         for precision in Precision:
             ways = [one for one in found if in_precision(one.name, precision)]
-            assert len(ways) >= FEWEST_MEMBERS[precision]
+            assert len(ways) >= FEWEST_BASELINE_RUNS[precision]
             assert {one.dtype for one in ways} == {getattr(torch, precision.dtype)}
             assert len({replace(one, name="") for one in ways}) == len(ways)
         assert sdpa or {one.attention for one in found} == {"eager"}
