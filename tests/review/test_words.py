@@ -25,7 +25,7 @@ BANNED = {
     r"befall\w*": "happen to",
     r"(tell|tells|told|telling) (\w+ ){0,2}apart": "distinguish",
     r"at last": "finally, or nothing",
-    r"honest (bf16 |float32 )?runs?": "baseline run",
+    r"honest(ly)?": "baseline, correct or fault-free",
     r"the (float32 )?truth": "the reference",
     r"at fault": "culprit",
     r"errands?": "remote job",
@@ -64,7 +64,7 @@ def test_no_text_has_a_banned_word() -> None:
         ("# mended here", "mended"),
         ("two runs, of\n# which one ends", "of\n# which"),
         ('"Nothing tells the two apart"', "tells the two apart"),
-        ("within the noise of honest runs", "honest runs"),
+        ("within the noise of honest runs", "honest"),
     ],
 )
 def test_a_banned_word_is_found_in_code_and_across_lines(text: str, words: str) -> None:
