@@ -10,8 +10,8 @@ from tests.end_to_end.conftest import Ran
 pytestmark = pytest.mark.engine
 
 EXPECTED = {
-    "honest_read": {Verdict.MATCH, Verdict.EXACT},
-    "honest_write": {Verdict.MATCH, Verdict.EXACT},
+    "correct_read": {Verdict.MATCH, Verdict.EXACT},
+    "correct_write": {Verdict.MATCH, Verdict.EXACT},
     "layer_off": {Verdict.WRONG, Verdict.ALIASED},
     "doubled": {Verdict.WRONG},
     "short_rows": {Verdict.STRUCTURE},

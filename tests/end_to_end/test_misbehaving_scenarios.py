@@ -82,10 +82,10 @@ def test_what_a_block_damages_is_said_on_its_cell_alone(cells: Cells) -> None:
             assert not said, cell.id
 
 
-def test_the_honest_reads_are_as_if_nothing_had_been(cells: Cells) -> None:
-    honest = [cell for name, cell in cells.items() if name.endswith("_after")]
-    assert len(honest) == 9
-    first = honest[0]
-    for cell in honest[1:]:
+def test_the_correct_reads_are_as_if_nothing_had_been(cells: Cells) -> None:
+    correct = [cell for name, cell in cells.items() if name.endswith("_after")]
+    assert len(correct) == 9
+    first = correct[0]
+    for cell in correct[1:]:
         figures = [(one.site, one.q_max, one.verdict) for one in cell.observations]
         assert figures == [(one.site, one.q_max, one.verdict) for one in first.observations]

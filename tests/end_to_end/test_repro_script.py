@@ -112,7 +112,7 @@ def test_a_failure_is_seen_again(broken: Ran, name: str, backend: str, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
 def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Path) -> None:
-    path = written(broken, f"honest_write[llama-{backend}-all]", tmp_path, scenarios=BROKEN)
+    path = written(broken, f"correct_write[llama-{backend}-all]", tmp_path, scenarios=BROKEN)
     found = run(path)
     assert found.code == 0, found.output[-3000:]
 

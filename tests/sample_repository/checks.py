@@ -6,10 +6,10 @@ Not `test_*`, so that only the sample's CI collects it.
 import torch
 
 
-def honest(truth):
+def baseline_runs(reference):
     """The same product in bf16, its terms added in four orders."""
     orders = [torch.randperm(64, generator=torch.Generator().manual_seed(s)) for s in range(4)]
-    return [(truth["x"][:, o].bfloat16() @ truth["w"][o].bfloat16()) for o in orders]
+    return [(reference["x"][:, o].bfloat16() @ reference["w"][o].bfloat16()) for o in orders]
 
 
 def test_a_product_in_blocks(assert_same):
@@ -20,4 +20,4 @@ def test_a_product_in_blocks(assert_same):
     }
     x, w = given["x"].bfloat16(), given["w"].bfloat16()
     blocks = (x[:, :32].float() @ w[:32].float() + x[:, 32:].float() @ w[32:].float()).bfloat16()
-    assert_same(blocks, given["x"] @ given["w"], floor=honest(given))
+    assert_same(blocks, given["x"] @ given["w"], floor=baseline_runs(given))

@@ -1,4 +1,4 @@
-"""What the broken scenarios share: the honest reference of a read and of a write."""
+"""What the broken scenarios share: the reference of a correct read and of a correct write."""
 
 
 def read(model, case):
@@ -15,7 +15,7 @@ def write(model, case):
 
 
 def streams(lm):
-    """What an honest block reads."""
+    """What a correct block reads."""
     return {index: layer.stream for index, layer in enumerate(lm.layers)}
 
 

@@ -14,7 +14,7 @@ def block(lm, case, first):
 
 
 @scenario(layers={"at": "middle"}, twin=True)
-def honest_write(lm, case):
+def correct_write(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
             first = block(lm, case, True).save()
@@ -23,4 +23,4 @@ def honest_write(lm, case):
     return [first, second]
 
 
-honest_write.reference(write)
+correct_write.reference(write)

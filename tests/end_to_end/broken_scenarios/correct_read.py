@@ -10,7 +10,7 @@ def block(lm):
 
 
 @scenario()
-def honest_read(lm, case):
+def correct_read(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
             first = block(lm).save()
@@ -19,4 +19,4 @@ def honest_read(lm, case):
     return [first, second]
 
 
-honest_read.reference(read)
+correct_read.reference(read)
