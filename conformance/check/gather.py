@@ -130,7 +130,7 @@ class _Maker:
                 gathered_in(backend.id, precision),
                 Column(backend),
                 partial(self._engine, Column(backend), precision),
-                needs=(reference.id,),
+                needs_cells=((reference.id, PROBED),),
             )
             for backend, precision in product(self.asked.engines, Precision)
         ]
@@ -180,15 +180,17 @@ class _Maker:
         )
 
     def _engine(self, column: Column, precision: Precision) -> Job | None:
-        """Return the job for the files with a reference, None if neither they nor a search run."""
+        """Return the job for the files that have not failed on transformers, which may still run
+        them. None if neither such a file nor a search runs.
+        """
         model, job = self.asked.model.id, self._job(column, "vllm", precision)
-        outcomes = {
+        ended = {
             one.key: self.run.outcome(model, REFERENCE_COLUMN.id, one.key)
             for one in self.asked.files
         }
-        true = {key for key, ended in outcomes.items() if ended and ended.status is Status.OK}
-        cases = tuple(case for case in job.cases if case.key in true)
-        if not (cases or (self.searched and true)):
+        usable = {key for key, one in ended.items() if one is None or one.status is Status.OK}
+        cases = tuple(case for case in job.cases if case.key in usable)
+        if not (cases or (self.searched and usable)):
             return None
         return replace(
             job,
@@ -200,8 +202,7 @@ class _Maker:
 
     def _memory(self, column: Column) -> dict[str, float]:
         """Return a process's share of the memory, for all engines that can run at the same time."""
-        most = len(Precision) * len(self.asked.engines)
-        engines = 1 if column == REFERENCE_COLUMN else min(os.cpu_count() or 1, most)
+        engines = min(os.cpu_count() or 1, 1 + len(Precision) * len(self.asked.engines))
         share = 1 / (engines * column.pipeline * column.tensor)
         return {"memory_share": share, "memory": self.asked.memory * 2**30 * share}
 

@@ -43,8 +43,12 @@ class Local:
         self._ended: list[GroupRun] = []
         self._weigh_at = 0.0
 
-    def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all jobs are equal here
-        return sum(not group.idle for group in self.running.values()) < self._jobs
+    def has_room_for(self, planned: Planned) -> bool:
+        """Return whether a worker could start now. A job whose zygote still imports begins later,
+        so that it is made from what is known then.
+        """
+        active = sum(not group.idle for group in self.running.values())
+        return active < self._jobs and not self._pool.imports(planned.launch)
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         group.reuse((self._device,), cache)

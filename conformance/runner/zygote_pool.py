@@ -64,6 +64,10 @@ class ZygotePool:
     def ask(self, launch: Launch, identifier: str, job: Path) -> None:
         self._zygotes[launch].ask(identifier, job)
 
+    def imports(self, launch: Launch) -> bool:
+        """Return whether the zygote of this launch has started and is not ready yet."""
+        return launch in self._zygotes and not self._zygotes[launch].ready
+
     def ready(self, launch: Launch) -> bool:
         return launch in self._zygotes and self._zygotes[launch].ready
 

@@ -34,9 +34,8 @@ class Clues:
     that differ. `parted` means that the layers' streams differ, so a write is involved. `meant` are
     the places at which transformers computes what the wrong values should hold. `dual` means that a
     layer returns two tensors whose sum is the stream, `single` one tensor. `layers` is the path of
-    the engine's list of layers. `modules` are the module
-    names in a layer, `widths` the output widths on transformers by module name. `norms` and
-    `embedding` are paths of modules outside the layers.
+    the engine's list of layers. `modules` are the module names in a layer, `widths` the output
+    widths on transformers by module name. `norms` and `embedding` are paths outside the layers.
     """
 
     lines: tuple[int, ...] = ()

@@ -45,6 +45,16 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
         ),
         (
             "take_another_tensor",
+            ["hidden = [model.layers[at].norm.output[0] for at in range(2)]"],
+            [
+                "hidden = [(model.layers[at].norm.output[0] if isinstance("
+                "model.layers[at].norm.output, tuple) else model.layers[at].norm.output)"
+                " for at in range(2)]"
+            ],
+            Clues(dual=True),
+        ),
+        (
+            "take_another_tensor",
             ["hidden = model.model.layers[2].self_attn.output[0][:, -1].save()"],
             ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
             Clues(),

@@ -17,7 +17,7 @@ MLP = ("mlp", "block_sparse_moe", "feed_forward", "moe")
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 
 #: A sum of a module's two tensors.
-_SUM = re.compile(r"\(|sum\(")
+_SUM = re.compile(r"\(.*\[0\] \+ |sum\(")
 _BOTH = "add the two tensors of the stream"
 
 #: Outputs that are not residual streams: parts of a layer, in common families.
@@ -39,6 +39,8 @@ def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int
     # The most frequent error is a read of half of the residual stream.
     whole = 1 if clues.dual and not _PARTS.search(core) else 4
     ways = [(whole, f"({core}[0] + {core}[1])"), (3, f"{core}[0]"), (3, core), (5, f"{core}[1]")]
+    if re.search(r"\[[^\W\d]", core):  # the first layer's norm returns one tensor, the others two
+        ways.append((4, f"({core}[0] if isinstance({core}, tuple) else {core})"))
     if core.endswith(".input"):
         ways += [(2, f"sum({core}s[0])"), (5, f"{core}s[0][1]")]
         base = core.removesuffix(".input")
@@ -93,8 +95,7 @@ def rename_module(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     for alike, other in ((names, one) for names in (MLP, ATTENTION) for one in names):
         swaps = [program.swap(one.attr, other) for one in nodes if one.attr.value in alike]
         yield change(3, f"take the module `{other}`", *swaps, anywhere=True)
-    beside = [name for name in clues.modules if "." not in name]
-    for node, other in product(nodes, beside):
+    for node, other in product(nodes, beside := [one for one in clues.modules if "." not in one]):
         if node.attr.value in beside:
             yield change(5, f"take the module `{other}`", program.swap(node.attr, other))
 
