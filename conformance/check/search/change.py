@@ -54,15 +54,3 @@ class Clues:
 
 #: A rewrite yields all changes of its kind.
 Rewrite = Callable[[ParsedFile, Clues], Iterator[Change]]
-
-
-def replace_patterns(name: str, words: str, *table: tuple[int, str, str]) -> Rewrite:
-    """Return a rewrite that replaces patterns. Rows of `table` are cost, pattern and new text."""
-
-    def rewrite(program: ParsedFile, _: Clues) -> Iterator[Change]:
-        for cost, pattern, text in table:
-            for node, holes in program.matches(pattern):
-                yield change(cost, words, program.swap(node, program.filled(text, holes)))
-
-    rewrite.__name__ = name
-    return rewrite

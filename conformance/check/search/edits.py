@@ -94,10 +94,7 @@ def suggested(
     own = checked.findings
     agreeing = next((one.backend for one in others if one.answer in AGREES), None)
     if agreeing and checked.answer is not CheckAnswer.INVALID:
-        words = (
-            f"the same file agrees on {agreeing}: what differs is the engine's on "
-            f"{checked.backend}, and no line of yours"
-        )
+        words = f"the same file agrees on {agreeing}: the engine differs on {checked.backend}"
         return replace(checked, notes=(*checked.notes, words), findings=own)
     if found is None or not (found.tried or found.engine):
         return checked

@@ -25,6 +25,7 @@ def hf(model):
 """
 
 LAYER, EMBEDDING = "model.model.layers[2]", "model.model.embed_tokens"
+NORM = "layers[at].norm.output"
 
 PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
 
@@ -44,13 +45,24 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(dual=True),
         ),
         (
-            "take_another_tensor",
-            ["hidden = [model.layers[at].norm.output[0] for at in range(2)]"],
+            "put_back_sum",
             [
-                "hidden = [(model.layers[at].norm.output[0] if isinstance("
-                "model.layers[at].norm.output, tuple) else model.layers[at].norm.output)"
-                " for at in range(2)]"
+                f"stream = {LAYER}.output[0] + {LAYER}.output[1]",
+                "ablate_(stream, direction)",
+                "hidden = stream.save()",
             ],
+            [
+                f"stream = {LAYER}.output[0] + {LAYER}.output[1]",
+                "ablate_(stream, direction)",
+                f"{LAYER}.output = (stream, stream * 0)",
+                "hidden = stream.save()",
+            ],
+            Clues(dual=True),
+        ),
+        (
+            "take_another_tensor",
+            [f"hidden = {NORM}[0]"],
+            [f"hidden = ({NORM}[0] if isinstance({NORM}, tuple) else {NORM})"],
             Clues(dual=True),
         ),
         (

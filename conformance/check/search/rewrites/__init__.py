@@ -38,6 +38,7 @@ REWRITES: tuple[Rewrite, ...] = (
     writes.write_both_tensors,
     writes.change_no_copy,
     writes.write_into_tensor,
+    writes.put_back_sum,
     writes.swap_statements,
     saves.copy_kept,
     saves.save_used,

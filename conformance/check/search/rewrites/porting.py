@@ -34,7 +34,7 @@ from conformance.check.search.rewrites.requests import (
     steps_of_hf,
     trace_each_prompt,
 )
-from conformance.check.search.rewrites.writes import ways_to_write
+from conformance.check.search.rewrites.writes import changed_in_place, ways_to_write
 
 #: Modules with a tuple as their output on transformers, and one tensor on vLLM.
 _TUPLES = ("attn", "attention")
@@ -44,9 +44,6 @@ _LOGITS = r"(\w+)\.(?:output\.logits|{}\.output)((?:\[.*\])*)"
 
 #: Linear modules, which return a pair on vLLM.
 _LINEAR = r"_proj$|^dense|^fc\d?$|^c_"
-
-#: A statement that changes the value of a local name in place.
-_IN_PLACE = re.compile(r"(\w+)(?:\[[^=]*\])?(?:\[[^=]*\] =| [-+*/]=|\.\w+_\()")
 
 #: First parts of an index that can belong to a batch axis.
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
@@ -172,9 +169,9 @@ class _Port:
 
     def _put_back(self, statement: Statement) -> Iterator[Splice]:
         """Yield the splice that writes a stream, changed in place as a sum, into both tensors."""
-        found = _IN_PLACE.match(statement.text) if self.tensors == "sum" else None
-        if found and (held := self._held(found[1])):
-            name = f"{found[1]}[0]" if self.axis else found[1]
+        name = changed_in_place(statement) if self.tensors == "sum" else ""
+        if name and (held := self._held(name)):
+            name = f"{name}[0]" if self.axis else name
             yield self.program.after(statement, f"{held.core} = ({name}, {name} * 0)")
 
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
@@ -260,12 +257,11 @@ class _Port:
 
     def _held(self, name: str) -> Access | None:
         """Return the read of a layer's stream that a name holds, None for any other name."""
-        for statement in self.program.statements:
-            if re.match(rf"{re.escape(name)} = ", statement.text):
-                for held in self.program.accesses:
-                    own = self.program.statement_of(held.node) is statement
-                    if own and "." in held.core and is_stream(held.core, self.clues):
-                        return held
+        for held in self.program.accesses:
+            statement = self.program.statement_of(held.node)
+            named = statement and re.match(rf"{re.escape(name)} = ", statement.text)
+            if named and "." in held.core and is_stream(held.core, self.clues):
+                return held
         return None
 
     def _indexes(self, access: Access) -> Sequence[str]:

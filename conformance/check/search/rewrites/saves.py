@@ -44,9 +44,8 @@ def _kept(program: ParsedFile) -> Iterator[cst.CSTNode]:
             kept = [one.value for one in kept[0].elements if isinstance(one, cst.DictElement)]
         yield from (one for one in kept if not program.code(one).endswith(")"))
     for _, holes in program.matches("A = V"):
-        plain = isinstance(
-            holes["V"], (cst.Attribute, cst.Subscript, cst.Name, cst.BinaryOperation)
-        )
+        kinds = (cst.Attribute, cst.Subscript, cst.Name, cst.BinaryOperation)
+        plain = isinstance(holes["V"], kinds)
         read = re.search(r"\.(?:output|input|logits|samples)\b", program.code(holes["V"]))
         if plain and (read or isinstance(holes["A"], cst.Subscript)):
             yield holes["V"]
@@ -122,9 +121,7 @@ def call_below(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             program.put(statement, f"passed = {enclosed(value, program.code(value))}.save()"),
             program.below(outer, f"{found[0]}(passed)"),
         )
-        words = (
-            "the engine's process has its own copy of an object: call its method after the block"
-        )
+        words = "the engine has its own copy of an object: call its method after the block"
         yield change(3, words, *splices, anywhere=True)
 
 

@@ -19,6 +19,12 @@ _ONE = "write into one of the two tensors"
 _ASSIGNMENT = re.compile(r"(.+?) ?((?<![=!<>])[-+*/]?=)(?!=) ?(.+)", re.DOTALL)
 
 
+#: A statement that changes a local name's value in place, or passes it to a function that may.
+_IN_PLACE = re.compile(
+    r"(\w+)(?:\[[^=]*\])?(?:\[[^=]*\] =| [-+*/]=|\.\w+_\()|[\w.]+\((\w+)(?=[,)])"
+)
+
+
 def ways_to_write(
     core: str, indexes: Sequence[str], sign: str, value: str
 ) -> Iterator[tuple[int, str, str]]:
@@ -52,19 +58,30 @@ def stores(program: ParsedFile) -> Iterator[tuple[Access, Statement, str, str]]:
             yield access, statement, found[2], found[3]
 
 
-def _value(statement: Statement) -> cst.BaseExpression:
-    """Return the value of an assignment."""
-    return statement.node.body[0].value  # type: ignore[attr-defined,no-any-return]
-
-
 def write_both_tensors(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Write a new value into one tensor of a layer and zero into the other, or scale both."""
     for access, statement, sign, text in stores(program):
         core = re.sub(r"\.(?:input|inputs)$", ".output", access.core)
-        node = _value(statement)
+        node = statement.node.body[0].value  # type: ignore[attr-defined]
         value = program.code(node.elements[0].value) if isinstance(node, cst.Tuple) else text
         for cost, words, written in ways_to_write(core, access.indexes, sign, value):
             yield change(cost, words, program.put(statement, written))
+
+
+def changed_in_place(statement: Statement) -> str:
+    """Return the local name whose value a statement may change in place, "" if there is none."""
+    found = _IN_PLACE.match(statement.text)
+    return (found[1] or found[2]) if found else ""
+
+
+def put_back_sum(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Write a sum of a layer's two tensors back into them where its value is changed in place."""
+    for node, holes in program.matches("A = C[0] + C[1]"):
+        name, core = program.code(holes["A"]), program.code(holes["C"])
+        own = program.statements_of(program.around(node, cst.FunctionDef)[0])
+        text = f"{core} = ({name}, {name} * 0)"
+        puts = [program.after(one, text) for one in own if changed_in_place(one) == name]
+        yield from [change(1, _BOTH, *puts, anywhere=True)] if puts else []
 
 
 def swap_statements(program: ParsedFile, clues: Clues) -> Iterator[Change]:
