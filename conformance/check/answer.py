@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
 from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import explain_error, find_lines
-from conformance.check.gather import REFERENCE_COLUMN, Asked, identity
+from conformance.check.gather import Asked, identity
 from conformance.check.search.edits import Found, suggested
 from conformance.check.search.trial import FileReference
 from conformance.check.values import compare, naming
@@ -22,7 +22,7 @@ from conformance.errors import ConformanceError
 from conformance.inputs.user_file import UserFile
 from conformance.judge.reference import BASELINE_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
-from conformance.planning.jobs import BUILD
+from conformance.planning.jobs import BUILD, REFERENCE
 from conformance.planning.named import HF
 from conformance.records import Answer, Backend, Outcome, Precision, Site, Status
 from conformance.shortening import few
@@ -101,11 +101,10 @@ class _Case:
         built = self.run.group(self.model, BUILD.id)
         if built is not None and built.status is not Status.OK:
             return self._say(CheckAnswer.INVALID, f"the model cannot be had: {built.reason}")
-        reference = self._outcome(REFERENCE_COLUMN.id)
+        reference = self._outcome(REFERENCE.id)
         if reference.status is not Status.OK:
-            return self._failed(
-                reference, CheckAnswer.INVALID, "does not run on transformers itself"
-            )
+            begin = "does not run on transformers itself"
+            return self._failed(reference, CheckAnswer.INVALID, begin)
         if self.backend == HF:
             return self._say(CheckAnswer.SAME, "runs on transformers; no engine was asked for")
         if self.file.lacks_a_port:
@@ -119,7 +118,7 @@ class _Case:
             return self._failed(
                 meaning, answer, f"runs on transformers and not on {self.backend.id}"
             )
-        return self._judged(self._seen(REFERENCE_COLUMN.id), self._seen(folder))
+        return self._judged(self._seen(REFERENCE.id), self._seen(folder))
 
     def _say(self, answer: CheckAnswer, sentence: str, **more: Any) -> Checked:
         begun = Checked(str(self.file.path), self.model, self.backend.id, answer, sentence)

@@ -121,11 +121,8 @@ class _Sides:
 
     def _told(self, site: Site, message: str) -> tuple[str, str, int | None]:
         """Return the finding's kind, its words, and the layer of the value that was meant."""
-        mine, reference, name = (
-            self.values.get(site),
-            self.reference.get(site),
-            f"`{self.names.of(site)}`",
-        )
+        mine, reference = self.values.get(site), self.reference.get(site)
+        name = f"`{self.names.of(site)}`"
         if mine is None or reference is None or (reference.numel() and not mine.numel()):
             side = "transformers" if reference is not None else "the engine"
             return "missing", f"`{self.names.whole(site)}` comes back from {side} only", None

@@ -106,7 +106,7 @@ def room(checkpoint: Path) -> dict[str, int]:
 
 def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
     """Return transformers' description of the model: its number of `layers`, its `layer_list`."""
-    group = run.group(model, REFERENCE_COLUMN.id)
+    group = run.group(model, REFERENCE.id)
     return group.identity if group else {}
 
 
@@ -122,9 +122,7 @@ class _Maker:
         """Return the job that obtains the model, then transformers', then the engines'."""
         job = partial(planned, self.run, self.asked.model.id, tries=1)
         build = job(BUILD.id, BUILD, self._build, load=patience(self.asked.model))
-        reference = job(
-            REFERENCE_COLUMN.id, REFERENCE_COLUMN, self._reference_job, needs=(build.id,)
-        )
+        reference = job(REFERENCE.id, REFERENCE_COLUMN, self._reference_job, needs=(build.id,))
         engines = [
             job(
                 gathered_in(backend.id, precision),
@@ -174,10 +172,8 @@ class _Maker:
         )
 
     def _reference_job(self) -> Job:
-        job = self._job(REFERENCE_COLUMN, "hf")
-        return replace(
-            job, cases=PROBING.expand(0) + job.cases, settings=self._memory(REFERENCE_COLUMN)
-        )
+        job, settings = self._job(REFERENCE_COLUMN, "hf"), self._memory(REFERENCE_COLUMN)
+        return replace(job, cases=PROBING.expand(0) + job.cases, settings=settings)
 
     def _engine(self, column: Column, precision: Precision) -> Job | None:
         """Return the job for the files that have not failed on transformers, which may still run
@@ -185,8 +181,7 @@ class _Maker:
         """
         model, job = self.asked.model.id, self._job(column, "vllm", precision)
         ended = {
-            one.key: self.run.outcome(model, REFERENCE_COLUMN.id, one.key)
-            for one in self.asked.files
+            one.key: self.run.outcome(model, REFERENCE.id, one.key) for one in self.asked.files
         }
         usable = {key for key, one in ended.items() if one is None or one.status is Status.OK}
         cases = tuple(case for case in job.cases if case.key in usable)
@@ -196,7 +191,7 @@ class _Maker:
             job,
             cases=cases,
             settings={**room(job.checkpoint), **self._memory(column)},
-            probe=self.run.group_folder(model, REFERENCE_COLUMN.id).cell(PROBED),
+            probe=self.run.group_folder(model, REFERENCE.id).cell(PROBED),
             expect=expected(column.backend, precision=precision),
         )
 
@@ -224,5 +219,5 @@ def words(event: runner.Event) -> str:
         case _:
             return ""
     column, _, precision = event.id.partition(":")[2].partition("+")
-    known = {BUILD.id: "the model", REFERENCE_COLUMN.id: "transformers"}
+    known = {BUILD.id: "the model", REFERENCE.id: "transformers"}
     return f"{known.get(column) or f'{column} in {precision or Precision.BF16}'}: {said}"

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answered, CheckAnswer
-from conformance.check.gather import REFERENCE_COLUMN, Asked
+from conformance.check.gather import Asked
 from conformance.check.search.driver import Search
 from conformance.check.search.edits import Found
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.trial import FileReference
+from conformance.planning.jobs import REFERENCE
 from conformance.processes.sessions import seconds_running
 from conformance.records import Status, record
 from conformance.runner.session import Steps
@@ -45,16 +46,16 @@ def search(
     """Search for an edit of each file on each engine on which it differs, unless the file agrees
     on another one. Adds the answers to `given`; `tell` receives progress messages.
     """
-    place = Place(run, asked.model.id, REFERENCE_COLUMN.id, asked.prompts or PAIR)
+    place = Place(run, asked.model.id, REFERENCE.id, asked.prompts or PAIR)
     seconds = max(LEAST, seconds_running() / len(asked.files))
     found: list[Found] = []
     clean: dict[str, str] = {}
     for file in asked.files:
-        if place.outcome(REFERENCE_COLUMN.id, file.key).status is not Status.OK:
+        if place.outcome(REFERENCE.id, file.key).status is not Status.OK:
             continue
         answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
         given.update({(file.name, name): one for name, one in answers.items()})
-        reference = FileReference(place.seen(REFERENCE_COLUMN.id, file.key))
+        reference = FileReference(place.seen(REFERENCE.id, file.key))
         said = {name: one.checked.answer for name, one in answers.items()}
         wanted = set() if AGREES & {*said.values()} else {CheckAnswer.DIFFERS, CheckAnswer.FAILS}
         for backend in (name for name, one in said.items() if one in wanted or file.lacks_a_port):

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
-from conformance.check.gather import REFERENCE_COLUMN, Asked, identity
+from conformance.check.gather import Asked, identity
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import catalogue
 from conformance.dumps.reading import Dump, order_of, settled, site_name
+from conformance.planning.jobs import REFERENCE
 from conformance.planning.named import DUMP
 from conformance.records import Precision, Site, Status
 from conformance.store import RunFolder
@@ -37,7 +38,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
         evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
         return Answered(checked, file.name, evidence, (dump.ids,))
 
-    outcome = run.outcome(model, REFERENCE_COLUMN.id, file.key)
+    outcome = run.outcome(model, REFERENCE.id, file.key)
     if outcome is None or outcome.harness:
         return say(CheckAnswer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
@@ -48,7 +49,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
             if int(place.partition(".")[2] or 0) >= layers > 0:
                 reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
         return say(CheckAnswer.INVALID, reason)
-    seen = run.observations(model, REFERENCE_COLUMN.id, file.key)
+    seen = run.observations(model, REFERENCE.id, file.key)
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     rounded = results[Precision.BF16]
     if results[Precision.FLOAT32].passes:

@@ -74,9 +74,7 @@ class PrecisionReference:
     precision: Precision
 
 
-def build_reference(
-    members: Mapping[str, Mapping[str, Tensor]], precision: Precision
-) -> PrecisionReference:
+def build_reference(members: Mapping[str, Values], precision: Precision) -> PrecisionReference:
     """Return the judge's reference from transformers' runs, for use in several comparisons."""
     apart = {name: _by_step(values) for name, values in members.items()}
     read = read_reference(apart, has_edit=False, precision=precision, numberless=True)
@@ -187,28 +185,24 @@ def in_words(observations: Sequence[Judged], names: Names = UNNAMED) -> str:
 
 
 def made_alike(
-    mine: Mapping[str, Tensor],
-    reference: Mapping[str, Mapping[str, Tensor]],
-    names: Names = UNNAMED,
+    mine: Values, runs: Mapping[str, Values], names: Names = UNNAMED
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return an engine's values in the reference's form, and notes on the changes: leading axes of
     size 1, wider number types, and lists of equal shapes in the place of one tensor.
     """
-    reference_values = reference.get(REFERENCE_RUN, {})
-    mine, listed = _listed_alike(mine, reference_values, names)
+    reference = runs.get(REFERENCE_RUN, {})
+    baseline = next((run for name, run in runs.items() if name != REFERENCE_RUN), reference)
+    mine, listed = _listed_alike(mine, reference, names)
     found: dict[str, Tensor] = dict(mine)
     reshaped: dict[str, str] = {}
-    for name in sorted(mine.keys() & reference_values.keys()):
-        value, known = mine[name], reference_values[name]
+    for name in sorted(mine.keys() & reference.keys()):
+        value, known = mine[name], reference[name]
         if value.shape != known.shape and squeezed(value) == squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
             reshaped.setdefault(f"`{names.whole(Site.parse(name))}`", shapes)
             found[name] = value.reshape(known.shape)
-        baseline_run = next(
-            (run[name] for way, run in reference.items() if way != REFERENCE_RUN), known
-        )
         if value.is_floating_point() == known.is_floating_point():
-            found[name] = found[name].to(baseline_run.dtype)
+            found[name] = found[name].to(baseline[name].dtype)
     said = []
     for shapes in dict.fromkeys(reshaped.values()):
         called = [whole for whole, its in reshaped.items() if its == shapes]

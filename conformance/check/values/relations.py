@@ -40,9 +40,7 @@ def distance(mine: Tensor, reference: Tensor) -> float | None:
 
 
 def multiple(mine: Tensor, reference: Tensor, allowed: float = SAME) -> float | None:
-    """Return the factor by which `mine` is a multiple of `reference`, None if it is not, by more
-    than `allowed` of its norm.
-    """
+    """Return the factor from `reference` to `mine`, None if it leaves more than `allowed` of it."""
     if mine.shape != reference.shape or not mine.is_floating_point() or mine.numel() < FITTED:
         return None
     ours, theirs = mine.double(), reference.double()
