@@ -266,7 +266,7 @@ class ReferenceEngine:
 
         def run(run_case: Case) -> Any:
             name = ("edited" if run_case.active else "clean") if scenario.twin(case) else ""
-            model.forced, model.run_name = forced.get(name, ()), name
+            model.forced = forced.get(name, ())
             return scenario.specification(model, run_case)
 
         return flatten_runs(scenario, case, run, only=() if case.along else tuple(case.forced))

@@ -153,7 +153,6 @@ class ReferenceModel:
         self.norms = norms
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
-        self.run_name = ""
         self.branches: Branches | None = None
         self.layer_of = {
             router: index for index, layer in enumerate(self.modules) for router in routers(layer)
