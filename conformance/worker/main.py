@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
@@ -447,6 +448,11 @@ def _record(
 
 def _roots(job: Job) -> frames.Roots:
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
+    return _roots_of(folders)
+
+
+@cache
+def _roots_of(folders: tuple[Path, ...]) -> frames.Roots:
     return frames.roots(*folders)
 
 

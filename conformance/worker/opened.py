@@ -14,6 +14,7 @@ import sysconfig
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,24 +109,27 @@ def _source(text: str) -> Path | None:
 def _imports(module: ModuleType) -> Iterator[ModuleType]:
     """Yield the imported modules that a module's source names anywhere."""
     path = getattr(module, "__file__", None)
-    if not path:
-        return
+    for name in _imported_names(Path(path), module.__package__ or "") if path else ():
+        for end in range(name.count(".") + 1):
+            found = sys.modules.get(name.rsplit(".", end)[0])
+            if found is not None:
+                yield found
+
+
+@cache
+def _imported_names(path: Path, package: str) -> tuple[str, ...]:
+    """Return the names of modules, and of what is imported from them, in a source of a package."""
     try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
-        return
-    package = module.__package__ or ""
+        return ()
+    names: list[str] = []
     for node in ast.walk(tree):
-        names: list[str] = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             with suppress(ImportError, ValueError):
                 base = importlib.util.resolve_name(base, package) if node.level else base
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for name in names:
-            for end in range(name.count(".") + 1):
-                found = sys.modules.get(name.rsplit(".", end)[0])
-                if found is not None:
-                    yield found
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return tuple(names)

@@ -15,8 +15,9 @@ from conformance.engines.vllm.patches import PatchPlace
 #: The worker class to name as ``VLLM._WORKER_CLS`` if stages need no relay.
 WORKER = "conformance.engines.vllm.inside.cpu_worker.CPUTraceWorker"
 
-#: Enough for tiny models. Without an explicit size vLLM takes 92 % of the memory.
-KV_CACHE_BYTES = 64 * 1024 * 1024
+#: Enough for tiny models. Without an explicit size vLLM takes 92 % of the memory. Before each case
+#: the whole cache is searched for numbers that are not finite, so it should be small.
+KV_CACHE_BYTES = 16 * 1024 * 1024
 
 #: Modules that vLLM and nnsight import only when an engine is opened, some two hundred with their
 #: own imports. They take up to a second in every worker whose zygote has not imported them.

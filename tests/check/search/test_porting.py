@@ -50,6 +50,7 @@ def file(*lines: str, opening: str = "trace(PROMPT)", name: str = "hf") -> str:
             DUAL,
         ),
         ("n = layer.input_layernorm.output[0]", "n = layer.input_layernorm.output[0]", DUAL),
+        ("h = layers[1].input", "h = sum(layers[1].input_layernorm.inputs[0])", DUAL),
         ("layers[1].output[:, -1] += v", "layers[1].output[0][-1] += v", DUAL),
         (
             "layers[1].output[:, -1] = v",

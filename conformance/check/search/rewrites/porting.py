@@ -27,7 +27,7 @@ from conformance.check.search.program import (
     split_index,
 )
 from conformance.check.search.rewrites.logits import joined_projection
-from conformance.check.search.rewrites.reads import is_stream
+from conformance.check.search.rewrites.reads import forms, is_stream
 from conformance.check.search.rewrites.requests import (
     opening_calls,
     request,
@@ -228,17 +228,17 @@ class _Port:
         if projection := joined_projection(core, self.clues.widths):
             return projection
         part, role = core.split(".")[-2:] if "." in core else (core, "")
-        pair = self.pairs and self.clues.dual
-        if pair and role == "output" and re.search(r"norm$|^ln_", part):
+        if self.clues.dual and core.endswith("].input"):
+            return min(forms(core, (), self.clues), key=lambda one: one[0])[1]
+        if self.pairs and self.clues.dual and role == "output" and re.search(r"norm$|^ln_", part):
             return f"{core}[0]"  # the other tensor is the sum so far
         pair = self.pairs or self.tensors != "one"
         if pair and role == "output" and re.search(_LINEAR, part):
             return f"{core}[0]"  # the other tensor is the bias, not yet added
-        if not self._is_stream(access) or "." not in core:
+        if not self._is_stream(access) or "." not in core or self.tensors == "one":
             return core
-        if self.tensors == "sum" and not access.stored:
-            return f"({core}[0] + {core}[1])"
-        return core if self.tensors == "one" else f"{core}[0]"
+        whole = self.tensors == "sum" and not access.stored
+        return f"({core}[0] + {core}[1])" if whole else f"{core}[0]"
 
     def _logits(self, model: str, indexes: str) -> str:
         """Return the last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""

@@ -20,8 +20,8 @@ ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 _SUM = re.compile(r"\(.*\[0\] \+ |sum\(")
 _BOTH = "add the two tensors of the stream"
 
-#: Outputs that are not residual streams: parts of a layer, in common families.
-_PARTS = re.compile(r"\.(self_attn|attn|mlp|input_layernorm|post_attention_layernorm)\.output$")
+#: Values that are no pairs of a residual stream: inputs, and outputs of parts of a layer.
+_PARTS = re.compile(r"\.(self_attn|attn|mlp|(input|post_attention)_layernorm)\.output$|\.input$")
 
 
 def take_another_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:

@@ -21,7 +21,7 @@ def hf(model):
 
 def vllm(model):
     with model.trace(temperature=0.0, max_tokens=1) as tracer:
-        barrier = tracer.barrier(2)  # mistake: error
+        barrier = tracer.barrier(2)  # mistake: error, no edit
         with tracer.invoke(CLEAN):
             layer = model.model.layers[LAYER]
             z_hs = (layer.output[0] + layer.output[1])[TOKEN].clone()
