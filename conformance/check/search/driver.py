@@ -317,9 +317,7 @@ class Search:
         if others:
             ran.append((texts[1], mine[1], Precision.FLOAT32, others))
         else:
-            self.note = (
-                "transformers does not run it on other prompts, so your own are what it holds on"
-            )
+            self.note = "transformers does not run it on other prompts: it holds on your own"
         return all(
             self._read(text, case.key, precision, FileReference(seen)).agrees
             for text, case, precision, seen in ran

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 
 from conformance.check.checked import AGREES, CheckAnswer, Checked, CheckFinding
 from conformance.inputs.user_file import UserFile
@@ -40,9 +40,13 @@ class Found:
     engine: str = ""
 
 
-def _codes(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
+#: One of difflib's opcodes: its tag, and the ranges of old and of new lines.
+_Code = tuple[str, int, int, int, int]
+
+
+def _codes(old: Sequence[str], new: Sequence[str]) -> list[_Code]:
     """Return difflib's opcodes, with replacements of equal length split into single lines."""
-    found: list[tuple[str, int, int, int, int]] = []
+    found: list[_Code] = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "replace" and b - a == d - c:
             found += [(tag, a + n, a + n + 1, c + n, c + n + 1) for n in range(b - a)]
@@ -61,8 +65,8 @@ def diff(before: str, after: str, name: str) -> str:
 
 def without_hunks(before: str, after: str) -> list[str]:
     """Return the versions with one change undone, then those with two, as for a value's new form
-    where it is assigned and used. A line that moved, even with additions, is one change: to undo
-    only one half of it would leave a line that does nothing.
+    where it is assigned and used, then those without a changed line, which may have no effect. A
+    line that moved, even with additions, is one change: half of it would do nothing.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = _codes(old, new)
@@ -75,14 +79,14 @@ def without_hunks(before: str, after: str) -> list[str]:
         groups.append({code, *moved})
     if len(groups) <= _PAIRED:
         groups += [one | other for one, other in combinations(groups, 2) if len(groups) > 2]
-    return [
-        "".join(
-            line
-            for code in codes
-            for line in (old[code[1] : code[2]] if code in skipped else new[code[3] : code[4]])
-        )
-        for skipped in (groups if len(groups) > 1 else ())
-    ]
+    versions = [(group, True) for group in (groups if len(groups) > 1 else ())]
+    versions += [({code}, False) for code in changes if code[0] == "replace"]
+
+    def lines(code: _Code, skipped: set[_Code], undo: bool) -> list[str]:
+        taken = old[code[1] : code[2]] if undo else []
+        return taken if code in skipped else new[code[3] : code[4]]
+
+    return ["".join(chain(*(lines(code, *one) for code in codes))) for one in versions]
 
 
 def suggested(
@@ -102,12 +106,10 @@ def suggested(
         return _edited(file, checked, found)
     # If the engine computes another model, an unverified edit may only compensate for that.
     tried = f"{found.tried} edits were run, and none made it agree: " if found.tried else ""
-    return replace(
-        checked,
-        sentence=f"not the same: {found.engine}",
-        findings=(CheckFinding("engine", found.engine), *own),
-        notes=(*checked.notes, f"{tried}no edit of your file that was tried helps"),
-    )
+    words = f"{tried}no edit of your file that was tried helps"
+    findings = (CheckFinding("engine", found.engine), *own)
+    said, notes = f"not the same: {found.engine}", (*checked.notes, words)
+    return replace(checked, sentence=said, findings=findings, notes=notes)
 
 
 def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
