@@ -132,7 +132,7 @@ def _ratios(scene: Scene, hypothesis: Hypothesis, selected: Tensor) -> Tensor:
     difference of two massive values is mostly rounding.
     """
     predicted = hypothesis.rows[selected]
-    mask = metrics.bulk(predicted) & metrics.bulk(scene.own.rows[selected])
+    mask = metrics.bulk(predicted) & scene.own.bulk[selected]
     return metrics.ratio(
         metrics.norm(scene.rows[selected] - predicted, mask), hypothesis.noise[selected]
     )

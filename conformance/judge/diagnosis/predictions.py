@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from conformance.judge.measures import metrics
 from conformance.records import Site
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class NoisyRows:
     """A value of the reference [T, D], and its noise over the baseline runs [T]."""
 
     rows: Tensor
     noise: Tensor
+
+    @cached_property
+    def bulk(self) -> Tensor:
+        """Which dimensions of each row are not massive: bool [T, D]."""
+        return metrics.bulk(self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
