@@ -46,6 +46,9 @@ Columns = Sequence[tuple[Column, Sequence[Cell]]]
 #: Engines whose observations do not depend on what is being tested: cached between runs.
 CACHED = frozenset({"hf", "reference"})
 
+#: A model has few cells if it has at most this many times the fewest of any.
+_FEW = 1.25
+
 
 def planned_jobs(
     run: RunFolder,
@@ -91,14 +94,17 @@ def planned_jobs(
 
 
 def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[str]:
-    """Return the ids in order, but put the locally built model with the fewest cells first.
+    """Return the ids in order, but put the first locally built model with few cells first.
 
     Otherwise nobody sees a verdict for minutes. Large models follow at once, so none is left for
-    last.
+    last. A model with the very fewest cells lacks what others have, and may be a slow one: those
+    with recurrent layers.
     """
     ids = list(dict.fromkeys(model.id for model in models))
     tiny = [model.id for model in models if model.sources[0].kind == "tiny"]
-    return list(dict.fromkeys([*sorted(tiny, key=lambda name: sizes[name])[:1], *ids]))
+    few = _FEW * min((sizes[name] for name in tiny), default=0)
+    first = [name for name in tiny if sizes[name] <= few][:1]
+    return list(dict.fromkeys([*first, *ids]))
 
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:

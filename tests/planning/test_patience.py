@@ -98,16 +98,22 @@ def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> 
     assert reference.load == 0.0
 
 
-def test_the_smallest_model_that_is_built_here_leads_and_the_others_keep_their_order(
+def test_the_first_small_model_that_is_built_here_leads_and_the_others_keep_their_order(
     tmp_path: Path,
 ) -> None:
     known = manifest.load(ROOT / "models.yaml")
     by_id = {model.id: model for model in known.models}
-    models = [by_id[name] for name in ("smollm2-135m", "llama", "gpt2")]
+    models = [by_id[name] for name in ("smollm2-135m", "llama", "qwen3", "mamba2")]
     scenarios, columns = ours.scenarios(), [Column(known.backends[0])]
-    cells = plan.cells(models, known.backends[:1], scenarios)
+    # The smallest is a Mamba, whose reference is slow; qwen3 has hardly more cells.
+    kept = {"smollm2-135m": 9, "llama": 40, "qwen3": 12, "mamba2": 10}
+    cells = [
+        cell
+        for model in models
+        for cell in plan.cells([model], known.backends[:1], scenarios)[: kept[model.id]]
+    ]
     planned = jobs.planned_jobs(
         RunFolder(tmp_path), models, columns, cells, scenarios, folder=ROOT, cache=tmp_path
     )
     order = list(dict.fromkeys(one.id.partition(":")[0] for one in planned))
-    assert order == ["gpt2", "smollm2-135m", "llama"]
+    assert order == ["qwen3", "smollm2-135m", "llama", "mamba2"]
