@@ -330,9 +330,10 @@ def _gave(run: PromptRun, site: Site, value: Tensor) -> bool:
     if site.step >= len(run.logits):
         return False
     if site.name == "logits":
-        return torch.equal(run.logits[site.step], value)
-    stream = run.stream[site.step].get(-1 if site.layer is None else site.layer)
-    return stream is not None and torch.equal(stream, value)
+        own: Tensor | None = run.logits[site.step]
+    else:
+        own = run.stream[site.step].get(-1 if site.layer is None else site.layer)
+    return own is not None and torch.equal(own.cpu(), value)  # observations are on the CPU
 
 
 def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:

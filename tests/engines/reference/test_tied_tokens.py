@@ -208,3 +208,20 @@ def test_a_result_is_of_the_prompt_whose_streams_it_holds() -> None:
     turned = {"p0/s0/stream.0": torch.ones(3, 4), "p0/s0/logits": same, "p1/s0/logits": same}
     assert places(turned, runs, prompts) == {0: {tuple(long)}, 1: {tuple(long)}}
     assert places({"p0/s0/h": torch.ones(2, 4)}, runs, prompts) == {0: {tuple(short)}}
+
+
+class OnGPU:
+    """A tensor on a GPU, which torch does not compare with one on the CPU."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def cpu(self) -> Tensor:
+        return self.values
+
+
+@pytest.mark.parametrize("name", ["stream.0", "logits"])
+def test_the_runs_of_a_result_may_be_on_a_gpu(name) -> None:
+    ids, values = [1, 2], torch.ones(2, 4)
+    run = run_of(ids, OnGPU(values), OnGPU(values))
+    assert places({f"p0/s0/{name}": values}, [run], [()]) == {0: {tuple(ids)}}
