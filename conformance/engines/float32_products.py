@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
+from typing import Any
 
 from conformance.records import Precision
 
@@ -40,5 +41,8 @@ def products() -> str:
     import torch
 
     exact = all(os.environ.get(name) == value for name, value in WHOLE.items())
-    rounded = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    # Not `allow_tf32`: it raises if others, such as vLLM's batch-invariant mode, set these.
+    cudnn: Any = torch.backends.cudnn  # torch declares no types for its operations
+    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    rounded = any(switch.fp32_precision not in ("none", "ieee") for switch in switches)
     return "ieee" if exact and not rounded else "tf32"
