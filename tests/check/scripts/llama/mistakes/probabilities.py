@@ -11,5 +11,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        weights = model.model.layers[1].self_attn.output[1].clone().save()  # mistake: probabilities, no edit
+        found = model.model.layers[1].self_attn.output[1]  # mistake: probabilities, no edit
+        weights = found.clone().save()
     return {"weights": weights}
