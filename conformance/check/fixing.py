@@ -21,7 +21,7 @@ def write(checked: Sequence[Checked], texts: Mapping[str, str]) -> Iterator[str]
         if not versions:
             continue
         if len(versions) > 1:
-            words, remedy = "the engines want different edits", "check one engine, with -b"
+            words, remedy = "engines want different edits", "check one engine at a time, with -b"
             raise ConformanceError(words, path=path, remedy=remedy)
         if path.read_text(encoding="utf-8") != text:
             words = "has changed since it was checked, and was left as it is"

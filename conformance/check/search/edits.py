@@ -98,7 +98,7 @@ def suggested(
     own = checked.findings
     agreeing = next((one.backend for one in others if one.answer in AGREES), None)
     if agreeing and checked.answer is not CheckAnswer.INVALID:
-        words = f"the same file agrees on {agreeing}: the engine differs on {checked.backend}"
+        words = f"it agrees on {agreeing}: {checked.backend} itself differs, no line of yours"
         return replace(checked, notes=(*checked.notes, words), findings=own)
     if found is None or not (found.tried or found.engine):
         return checked
