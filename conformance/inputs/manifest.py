@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformance.engines import ENGINES
+from conformance.errors import ConformanceError
 from conformance.inputs import packaged, usable
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import PARTS, Backend, Model, Part, Piece, Source, record
@@ -52,9 +53,15 @@ class Tier:
 
 @record()
 class Manifest:
+    """The document as records. `unusable` has the error of each model that the installed
+    transformers does not know, or whose tiny config has a key that it would not read: releases
+    differ in both, so that only a run with the model is refused.
+    """
+
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
     tiers: Mapping[str, Tier] = field(default_factory=dict)
+    unusable: Mapping[str, ConformanceError] = field(default_factory=dict)
 
 
 @record()
@@ -142,7 +149,11 @@ def load(path: Path) -> Manifest:
         _check_harder(models)
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
-    return Manifest(models, backends, {**base.tiers, **document.tiers})
+    refusals = {name: _refusal(name, entry) for name, entry in document.models.items()}
+    unusable = {name: refusal.at(path, tree) for name, refusal in refusals.items() if refusal}
+    return Manifest(
+        models, backends, {**base.tiers, **document.tiers}, {**base.unusable, **unusable}
+    )
 
 
 def line(path: Path, model: str) -> int | None:
@@ -201,7 +212,6 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         )
     if entry.layout:
         _check_layout(entry.layout, place)
-    _check_architecture(entry.architecture or name, place)
     if entry.tiny is None:
         if entry.seed is not None:
             raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
@@ -217,8 +227,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
     else:
         merged = {**defaults.tiny, **entry.tiny}
         config = {key: value for key, value in merged.items() if value is not None}
-        mistake = usable.tiny(config) or usable.unknown_key(entry.tiny, entry.architecture or name)
-        if mistake:
+        if mistake := usable.tiny(config):
             raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
         if mistake := usable.adapter(entry.adapter):
             raise Refusal((*place, "adapter", mistake.key), mistake.message, mistake.remedy)
@@ -342,15 +351,20 @@ def _check_id(name: str, place: Location) -> None:
         )
 
 
-def _check_architecture(name: str, place: Location) -> None:
+def _refusal(name: str, entry: _ModelEntry) -> Refusal | None:
+    """Return why the installed transformers cannot make this model as it is described."""
+    place: Location = ("models", name)
+    architecture = entry.architecture or name
     known = usable.architectures()
-    if known and name not in known:
-        near = difflib.get_close_matches(name, sorted(known), 3)
-        raise Refusal(
+    if known and architecture not in known:
+        near = difflib.get_close_matches(architecture, sorted(known), 3)
+        return Refusal(
             (*place, "architecture"),
-            f"transformers knows no architecture {name!r}",
+            f"transformers knows no architecture {architecture!r}",
             f"did you mean {' or '.join(near)}?" if near else "write its `model_type`",
         )
+    mistake = usable.unknown_key(entry.tiny or {}, architecture)
+    return mistake and Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
 
 
 def _check_layout(name: str, place: Location) -> None:

@@ -31,10 +31,11 @@ def resolve(name: str, known: Path) -> Model:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _local(folder.resolve())
-    listed = manifest.load(known).models if known.is_file() else ()
+    whole = manifest.load(known) if known.is_file() else manifest.Manifest((), ())
+    listed = whole.models
     for model in listed:
         if model.id == name:
-            selection.check_sources((model,), known)
+            selection.check_sources((model,), whole, known)
             return model
     if _HUB.fullmatch(name) and not name.startswith((".", "/")):
         repo, _, revision = name.partition("@")

@@ -98,7 +98,7 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
         models = plan.in_tier(models, choice.chosen_tier)
-    check_sources(models, choice.manifest)
+    check_sources(models, known, choice.manifest)
     columns = _columns(known, choice, build)
     every_case = choice.model and not choice.tier
     known_tier = known.tiers.get(choice.chosen_tier, manifests.Tier())
@@ -181,9 +181,13 @@ def _about(
     )
 
 
-def check_sources(models: Sequence[Model], path: Path) -> None:
-    """Raise ConformanceError for a model with only local folders as sources, if none works."""
+def check_sources(models: Sequence[Model], known: manifests.Manifest, path: Path) -> None:
+    """Raise ConformanceError for a model that the installed transformers cannot make, or that has
+    only local folders as sources, none of which works.
+    """
     for model in models:
+        if model.id in known.unusable:
+            raise known.unusable[model.id]
         folders = [Path(source.file) for source in model.sources if source.kind == "path"]
         reasons = [usable.folder(folder, model.architecture) for folder in folders]
         if len(folders) == len(model.sources) and all(reasons):

@@ -49,6 +49,7 @@ def validate(project: Project) -> Validated:
             f"{project.models}: {len(manifest.models)} models, {len(manifest.backends)} backends"
         ),
     )
+    errors += models.unusable.values() if models else ()
     scenarios = read(
         lambda: discover(project.scenarios),
         lambda scenarios: f"{_folders(project.scenarios)}: {len(scenarios)} scenarios",

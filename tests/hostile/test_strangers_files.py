@@ -91,8 +91,9 @@ def written(tree: Any) -> bytes:
 
 
 def load_models(path: Path) -> None:
-    for model in manifest.load(path).models:
-        selection.check_sources((model,), path)
+    known = manifest.load(path)
+    for model in known.models:
+        selection.check_sources((model,), known, path)
         checkpoints.locate(model, path.parent / "cache")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.inputs import manifest, usable
+from conformance.inputs import manifest, packaged, project, usable
 from conformance.planning.selection import Choice, select
+from conformance.planning.validation import validate
 
 BACKENDS = "backends:\n  hf: {engine: hf}\n"
 
@@ -54,8 +55,6 @@ BOMB = "models:\n  a: &a [x]\n" + "".join(
         (tiny(num_hidden_layers="four"), "num_hidden_layers is 'four'", 3),
         (tiny(num_hidden_layers=True), "num_hidden_layers is True", 3),
         (tiny(n_layer=0), "n_layer is 0", 3),
-        ("models:\n  x:\n    architecture: lama\n    tiny: {}\n", "no architecture 'lama'", 3),
-        ("models:\n  lama:\n    tiny: {}\n", "no architecture 'lama'", 2),
     ],
 )
 def test_a_bad_manifest_is_refused_with_its_line(
@@ -81,10 +80,47 @@ def test_an_anchor_may_be_used_again(tmp_path: Path) -> None:
     assert model.sources[0].config == {"head_dim": 1, "num_hidden_layers": 2, "hidden_size": 2}
 
 
-def test_the_nearest_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConformanceError) as caught:
-        load(tmp_path, "models:\n  lama: {tiny: {}}\n")
-    assert "llama" in caught.value.remedy
+#: Two models, one of which the installed transformers cannot make.
+UNUSABLE = "extends: built-in\nmodels:\n  fine: {architecture: llama, tiny: {}}\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "remedy", "line"),
+    [
+        ("  x:\n    architecture: lama\n    tiny: {}\n", "no architecture 'lama'", "llama", 5),
+        ("  lama:\n    tiny: {}\n", "no architecture 'lama'", "llama", 4),
+        ("  llama_2:\n    architecture: llama\n    tiny:\n      hidden_siz: 8\n",
+         "llama's config has no 'hidden_siz'", "hidden_size", 7),
+    ],
+)  # fmt: skip
+def test_what_the_installed_transformers_cannot_make_is_refused_where_it_would_run(
+    row: str, words: str, remedy: str, line: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(UNUSABLE + row)
+    manifests = manifest.load(path)
+    *_, fine, unusable = manifests.models
+    assert select(Choice(manifest=path, model=[fine.id], backend=["hf"])).models == (fine,)
+    with pytest.raises(ConformanceError, match=words) as caught:
+        select(Choice(manifest=path, model=[fine.id, unusable.id], backend=["hf"]))
+    assert (caught.value.path, caught.value.line) == (path, line)
+    assert remedy in caught.value.remedy
+    [error] = validate(project.here(tmp_path)).errors
+    assert (str(error), error.line) == (str(caught.value), line)
+
+
+def test_a_built_in_row_is_refused_with_the_line_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(UNUSABLE)
+    monkeypatch.setattr(usable, "architectures", lambda: frozenset({"llama"}))
+    with pytest.raises(ConformanceError, match="no architecture 'gpt2'") as caught:
+        select(Choice(manifest=path, model=["gpt2"], backend=["hf"]))
+    assert caught.value.path == packaged.path("models.yaml")
+
+
+def test_architectures_are_read_from_the_files_of_transformers() -> None:
     assert {"llama", "gpt2", "gpt-sw3", "gemma3_text"} <= usable.architectures()
 
 

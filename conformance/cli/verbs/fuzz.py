@@ -92,7 +92,7 @@ def fuzz(
         )
         folder, state = campaign.new(reports), tally.CampaignState(request)
     models = plan.choose(whole.models, state.asked.models, "model")
-    check_sources(models, manifest)
+    check_sources(models, whole, manifest)
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
     gaps = expected(known)
     running = campaign.Campaign(
