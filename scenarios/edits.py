@@ -17,7 +17,7 @@ def read(lm, prompt):
     return {"stream": streams, "logits": logits}
 
 
-@scenario(layers={"at": ("early", "late")}, twin=True)
+@scenario(layers={"at": ("early", "late")}, twin=True, depends_on="engine")
 def edits(lm, case):
     at = case.layers["at"]
     if case.active:

@@ -10,6 +10,8 @@ from conformance import scenario
 
 THINGS = ("lamps", "ropes", "barrels", "letters", "saddles", "kettles", "ladders", "baskets")
 DOSE = 0.25
+#: A family's caches and windows show in what is read; a write is the engine's and nnsight's doing.
+READS = {"read", "generate"}
 
 
 def text(days):
@@ -57,6 +59,7 @@ def generated(lm, case):
     prompts=(text(range(1, 9)) + " It was dark when they went home", text(range(20, 27))),
     steps=8,
     twin=lambda case: case.options["does"] in {"write", "ablate", "cross"},
+    depends_on=lambda case: "family" if case.options["does"] in READS else "engine",
     numerics=lambda case: case.options["does"] == "read",
 )
 def several_blocks(lm, case):
