@@ -35,6 +35,9 @@ _COUNTS = frozenset(
     }
 )
 
+#: What the tokenizer decides that is made for a tiny model.
+_SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+
 #: Settings of PEFT's LoraConfig, and the highest rank that vLLM accepts by default on most models.
 _ADAPTERS = {"r", "lora_alpha", "target_modules", "layers_to_transform", "use_rslora"}
 _MOST_RANK = 64
@@ -75,7 +78,11 @@ def architectures() -> frozenset[str]:
 
 
 def tiny(config: Mapping[str, Any]) -> Mistake | None:
-    """Return what is wrong with the sizes in a tiny model's config."""
+    """Return what is wrong with the sizes in a tiny model's config, or a special token in it."""
+    for key in config:
+        if key in _SPECIAL:
+            words = f"{key} is the id of a token of the tokenizer that is made for the model"
+            return Mistake(key, words, "remove it")
     for key in sorted(_COUNTS & config.keys()):
         value = config[key]
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -54,6 +54,7 @@ BOMB = "models:\n  a: &a [x]\n" + "".join(
         (tiny(num_hidden_layers=-4), "num_hidden_layers is -4", 3),
         (tiny(num_hidden_layers="four"), "num_hidden_layers is 'four'", 3),
         (tiny(num_hidden_layers=True), "num_hidden_layers is True", 3),
+        (tiny(pad_token_id=0), "pad_token_id is the id of a token", 3),
         (tiny(n_layer=0), "n_layer is 0", 3),
     ],
 )
