@@ -99,6 +99,20 @@ def assert_near_run(run: Any, slow: Any) -> None:
             assert_near(own[layer], other[layer])
 
 
+def test_a_model_whose_generate_keeps_one_row_of_logits_goes_step_by_step() -> None:
+    """Like Falcon-H1, whatever it is asked to keep."""
+    module = built("llama")
+    prepare = module.prepare_inputs_for_generation
+    module.prepare_inputs_for_generation = lambda *args, **kwargs: (
+        prepare(*args, **kwargs) | {"logits_to_keep": 1}
+    )
+    others, tokens = with_reference(module)
+    way = EnsembleMember("way", torch.float32, "eager", pad=3)
+    run = held(of(module, replace(way, at_once=True), others), tokens)
+    assert not run.at_once
+    assert_near_run(run, held(of(module, way, others), tokens))
+
+
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize("architecture", SIZES)
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
