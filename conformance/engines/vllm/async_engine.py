@@ -1,8 +1,8 @@
 """nnsight on vLLM's streaming engine (`VLLM(..., mode="async")`).
 
 A trace's values arrive with the last output of a stream, which the caller reads. Here it is read as
-soon as the block ends, and the values go where a synchronous trace puts them: into the variables of
-the function that contains the block.
+soon as the block ends, and the values go into the variables of the function that contains it, as in
+a synchronous trace.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def saved(stream: Any, after: int | None = None) -> dict[str, Any]:
 
 
 #: Submitted, unread traces. Not in `AsyncModel`, which is sent to other processes with a block.
-SENT: list[AsyncVLLMBackend] = []
+SENT: list[Any] = []
 #: The indices of traces to abort, with the number of tokens after which to do so.
 ABORTED: dict[int, int] = {}
 
@@ -122,7 +122,7 @@ class AsyncModel(VLLMModel):
 
     @contextmanager
     def aborting(self, index: int, after: int) -> Iterator[None]:
-        """Abort the request by closing the stream of its outputs."""
+        """Abort a request of those sent in the with block, by closing its stream or connection."""
         ABORTED[index] = after
         try:
             yield

@@ -11,9 +11,8 @@ import multiprocessing
 import pickle
 import signal
 import socket
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -26,10 +25,15 @@ from nnsight.modeling.vllm.serve import server as nnsight_serve
 from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
-from conformance.engines.probing import beside
 from conformance.engines.vllm import client, patches
-from conformance.engines.vllm.async_engine import generated
-from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.engines.vllm.async_engine import (
+    ABORTED,
+    SENT,
+    AsyncEngine,
+    AsyncModel,
+    generated,
+)
+from conformance.engines.vllm.engine import load
 from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.requests import NOT_ABORTED
 from conformance.engines.vllm.serve_guard import (
@@ -80,11 +84,7 @@ async def _ask(method: str, request: Request) -> Response:
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
 
 
-#: Pending answers. Not in `ServedModel`, which is sent to other processes with a block.
-SENT: list[Future[dict[str, Any]]] = []
-#: The indices of the traces whose client disconnects.
-HANGING_UP: set[int] = set()
-#: Seconds until it disconnects; it receives nothing before the last token.
+#: Seconds until a client that aborts disconnects; it receives nothing before the last token.
 HANG_UP = 0.3
 
 
@@ -95,11 +95,13 @@ class DeferredServeBackend(LocalServeBackend):  # type: ignore[misc]
     clients = ThreadPoolExecutor(max_workers=8)
 
     def __call__(self, tracer: Any) -> None:
-        send = self._hang_up if len(SENT) in HANGING_UP else self._send
+        send = self._hang_up if len(SENT) in ABORTED else self._send
         SENT.append(self.clients.submit(send, RequestModel.serialize(tracer, compress=False)))
 
     def _hang_up(self, blob: bytes) -> dict[str, Any]:
-        """Send the trace, and close the connection before the answer arrives."""
+        """Send the trace, and close the connection before the answer arrives. nnsight's source says
+        "stock uvicorn does not cancel a handler on client disconnect": the request continues.
+        """
         try:
             httpx.post(
                 f"{self.host}/v1/nnsight/generate",
@@ -112,7 +114,7 @@ class DeferredServeBackend(LocalServeBackend):  # type: ignore[misc]
         raise RuntimeError(NOT_ABORTED)
 
 
-class ServedModel(VLLMModel):
+class ServedModel(AsyncModel):
     """The `lm` object of a scenario whose traces go to a server."""
 
     #: The server's address and secret; class attributes, so that a serialized block does not
@@ -131,17 +133,6 @@ class ServedModel(VLLMModel):
         sent = SENT.copy()
         SENT.clear()
         return [answer.exception() or answer.result() for answer in sent]
-
-    @contextmanager
-    def aborting(self, index: int, after: int) -> Iterator[None]:
-        """Abort by closing the client's connection. nnsight's source says "stock uvicorn does not
-        cancel a handler on client disconnect": the request continues alongside later ones.
-        """
-        HANGING_UP.add(index)
-        try:
-            yield
-        finally:
-            HANGING_UP.clear()
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         reply = _ask_server("POST", f"conformance/{method}", content=pickle.dumps(args))
@@ -164,9 +155,8 @@ def _ask_server(method: str, path: str, content: bytes | None = None) -> httpx.R
     return httpx.request(method, url, content=content, headers=headers, timeout=PATIENCE)
 
 
-class ServedEngine(VLLMEngine):
+class ServedEngine(AsyncEngine):
     kind = ServedModel
-    at_once = staticmethod(beside.from_clients)
 
     def load(self) -> Any:
         """Start the server, and return a client's model without weights."""

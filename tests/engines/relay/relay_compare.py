@@ -64,4 +64,4 @@ def left_behind(engine: Engine) -> list[dict[str, int]]:
 
 def assert_clean(engine: Engine) -> None:
     assert not left_behind(engine)
-    assert not any(engine.run("tracked"))
+    assert not any(engine.run("rpc", "nnsight_request_count"))

@@ -148,7 +148,7 @@ FAULTS = {
     "spanning_modules_served_everywhere": Fault(
         "placeholders:elsewhere", lambda _: lambda *_, **__: frozenset(), (PARTS,)
     ),
-    "shared_random_states": Fault("randomness:adopt", take_out, (("noise_after_sampling",),)),
+    "shared_random_states": Fault("randomness:adopt", take_out, (("noisy", 0),)),
     "weights_not_fetched": Fault("placeholders:make_remote", take_out, (("norm_applied",),)),
     "shared_modules_by_local_name": Fault(
         "placeholders:_first_paths",

@@ -26,18 +26,14 @@ C = [100, 3, 77, 250, 251, 252, 9]
 ONE = {"temperature": 0.0, "max_tokens": 1}
 
 
+def rpc(model: Any, method: str) -> list[Any]:
+    """What a worker's method returns on every rank."""
+    return model.vllm_entrypoint.llm_engine.collective_rpc(method)
+
+
 def state(model: Any) -> list[dict[str, Any]]:
     """The relay's counters on every rank."""
-    return model.vllm_entrypoint.llm_engine.collective_rpc("conformance_relay_state")
-
-
-def tracked(model: Any) -> list[int]:
-    """How many requests nnsight tracks, on every rank."""
-    return model.vllm_entrypoint.llm_engine.collective_rpc("nnsight_request_count")
-
-
-def identity(model: Any) -> list[dict[str, Any]]:
-    return model.vllm_entrypoint.llm_engine.collective_rpc("conformance_identity")
+    return rpc(model, "conformance_relay_state")
 
 
 def clean(model: Any, steps: int = 4) -> Any:
@@ -287,20 +283,6 @@ def registered(model: Any) -> Any:
     return plain, seen, logits
 
 
-def registered_each_step(model: Any) -> Any:
-    layers = model.model.layers
-    with model.edit() as (tracer, edit):
-        rows = nnsight.save([])
-        for _ in tracer.iter[:4]:
-            rows.append(layers[0].output[0].clone())
-            rows.append(layers[3].output[0].clone())
-    try:
-        outputs = generate(model, A, max_tokens=4)
-    finally:
-        edit.clear()
-    return outputs[0].saves["rows"]
-
-
 def carried(model: Any) -> Any:
     """What one trace saved, and what the client made where that is, go into the next trace's layers
     on every stage, by several names, and into a block that stays.
@@ -427,18 +409,20 @@ def source(model: Any, layer: int, factor: float = 1.0) -> Any:
     return inner, outer, logits
 
 
-def noisy(model: Any, layer: int) -> Any:
-    """Random numbers in a write, and afterwards what the writing layer says it wrote."""
+def noisy(model: Any, layer: int) -> bool:
+    """Whether random writes are taken once the last stage, and no other, has sampled."""
     import random
 
     layers = model.model.layers
+    with model.trace(A, temperature=1.0, max_tokens=3):
+        model.logits.clone()
     with model.trace(A, **ONE):
         change, residual = layers[layer].output
         noise = torch.randn(change.shape).to(change.dtype) * random.random()
         layers[layer].output = (change + noise, residual)
         wrote = noise.save()
         logits = model.logits.clone().save()
-    return wrote, logits
+    return bool(wrote.float().std() > 0 and logits.isfinite().all())
 
 
 def gpt_read_write(model: Any) -> Any:
@@ -693,7 +677,7 @@ def abort_noticed(model: Any) -> list[int]:
     clean(model)
     time.sleep(5.5)
     clean(model)
-    return tracked(model)
+    return rpc(model, "nnsight_request_count")
 
 
 def bytes_of_untraced(model: Any) -> int:
@@ -720,11 +704,3 @@ def rows_carried(model: Any) -> Any:
                     mine.append((top.clone(), carried.clone()))
                 got[i] = mine
     return got
-
-
-def noise_after_sampling(model: Any) -> bool:
-    """Whether random writes are taken once the last stage, and no other, has sampled."""
-    with model.trace(A, temperature=1.0, max_tokens=3):
-        model.logits.clone()
-    wrote, logits = noisy(model, 0)
-    return bool(wrote.float().std() > 0 and logits.isfinite().all())

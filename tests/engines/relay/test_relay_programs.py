@@ -34,7 +34,6 @@ PROGRAMS = [
     ("stopped",),
     ("several_samples",),
     ("registered",),
-    ("registered_each_step",),
     ("carried",),
     ("norm_applied",),
     ("called_each_step",),
@@ -75,10 +74,10 @@ def test_requests_without_a_block_exchange_nothing(lab: Lab):
 
 
 def test_the_engine_says_what_it_is(lab: Lab):
-    ranks = lab.engine(TWO).run("identity")
+    ranks = lab.engine(TWO).run("rpc", "conformance_identity")
     assert [r["served"] for r in ranks] == ["relay", "relay"]
     assert [r["layers"] for r in ranks] == [[0, 2], [2, 4]]
-    assert lab.engine(ONE).run("identity")[0]["served"] == "none"
+    assert lab.engine(ONE).run("rpc", "conformance_identity")[0]["served"] == "none"
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_the_worker_class_follows_the_device_and_the_relay(monkeypatch, cuda):
 @pytest.mark.engine
 def test_an_engine_traces_and_says_what_it_is(lab: Lab):
     engine = lab.engine(Spec("llama-4", 1))
-    (rank,) = engine.run("identity")
+    (rank,) = engine.run("rpc", "conformance_identity")
     assert rank["device"] == "cpu"
     assert rank["eager"]
     assert not rank["prefix_caching"] and not rank["chunked_prefill"]
