@@ -297,10 +297,8 @@ def _lost(processes: Collection[int], words: str) -> bool:
 
 
 def _still_well(engine: Engine, outcome: Outcome) -> bool:
-    """Return whether the engine still computes what it did when it was loaded.
-
-    After an error, an engine that cannot check this does not count as well. Nor does one if the
-    block tried to exit its process.
+    """Return whether the engine still computes what it did when it was loaded. After an error, an
+    engine that cannot check this does not count as well; nor does one that crashed.
     """
     look = getattr(engine, "still_well", None)
     if look is None or outcome.status not in {Status.ERROR, Status.OK}:

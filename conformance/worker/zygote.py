@@ -67,18 +67,18 @@ class ZygoteLoop:
                 return
 
     def end(self) -> None:
-        """Kill all workers and other descendants, including those that left a worker's session."""
+        """Kill all workers and other descendants; remove the run's folder if the runner ended."""
         for pid in self._workers:
             sessions.kill(pid)
         sessions.kill_descendants(os.getpid())
         # The kernel closes a process's sockets before it gives its children another parent.
         deadline = time.monotonic() + _PARENT_GONE_WITHIN
-        while os.getppid() == self._parent and time.monotonic() < deadline:
+        while os.getppid() == self._parent:
+            if time.monotonic() >= deadline:
+                return
             time.sleep(0.01)
-        if os.getppid() != self._parent:
-            # The runner has ended. Leave its other zygotes alone: each has to end its own workers,
-            # which nobody else would do.
-            temporary.remove(Path(os.environ.get("TMPDIR", "")))
+        # Leave the runner's other zygotes alone: each has to end its own workers.
+        temporary.remove(Path(os.environ.get("TMPDIR", "")))
 
     def _obey(self) -> bool:
         """Start the workers that the runner requests; return whether it is still there."""

@@ -8,6 +8,7 @@ packages' modules and classes.
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import linecache
 import logging
@@ -280,9 +281,15 @@ def _called_here(_: Any) -> Any:
     reason="every process of an engine looks through all that was ever imported for Triton's "
     "kernels, half a second; forked ones have what was found before",
 )
-def _done_now(original: Any) -> Any:
-    original()
-    return _idle(original)
+@_patches(
+    "vllm.utils.cpu_resource_utils:_get_cpu_list",
+    place=PatchPlace.ZYGOTE,
+    versions=">=0.32",
+    reason="vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
+)
+def _asked_once(original: Any) -> Any:
+    answer = original()
+    return lambda *_: copy.copy(answer)
 
 
 @_patches(
@@ -298,17 +305,6 @@ def _configured_now(_: Any) -> Any:
 
     configure_logging_if_needed(LoggingConfig())
     return configure_logging_if_needed
-
-
-@_patches(
-    "vllm.utils.cpu_resource_utils:_get_cpu_list",
-    place=PatchPlace.ZYGOTE,
-    versions=">=0.32",
-    reason="vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
-)
-def _asked_once(original: Any) -> Any:
-    answer = original()
-    return lambda: list(answer)
 
 
 @_patches(

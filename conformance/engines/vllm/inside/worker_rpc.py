@@ -25,10 +25,8 @@ _SUMMED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def _layers_held(runner: Any, rank: int, size: int) -> list[int]:
-    """Return the half-open range of decoder layers that this rank built.
-
-    vLLM's models store it on the module that holds the layer list. For a model that does not,
-    return the split that vLLM would compute.
+    """Return the half-open range of decoder layers that this rank built: as stored on the module
+    that holds the layer list, else the split that vLLM would compute.
     """
     for module in runner.get_model().modules():
         start, end = getattr(module, "start_layer", None), getattr(module, "end_layer", None)

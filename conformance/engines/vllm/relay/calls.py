@@ -26,11 +26,9 @@ class RemoteCallError(RuntimeError):
 
 @dataclass
 class Calls:
-    """The module tree of all stages on the meta device, its configuration, and the configuration of
-    this stage's own model (`local`).
-
-    While ``loading``, the tree uses only its meta weights. ``loaded`` keeps the meta weights of the
-    layers that have been loaded.
+    """The module tree of all stages on the meta device, its configuration, and that of this stage's
+    own model (`local`). While ``loading``, the tree uses only its meta weights; ``loaded`` keeps
+    those of the layers that have been loaded.
     """
 
     whole: torch.nn.Module
@@ -43,8 +41,7 @@ class Calls:
     @contextmanager
     def ready(self, module: torch.nn.Module, path: str) -> Iterator[None]:
         """Make a module of the tree callable: load its weights, and let vLLM find its layers.
-
-        Raises RemoteCallError for a module that keeps a cache, which is only on its own stage.
+        Raises RemoteCallError for one that keeps a cache, which is only on its own stage.
         """
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 

@@ -107,9 +107,8 @@ def elsewhere(
 ) -> frozenset[str]:
     """Return the locations that this stage must not serve though its forward passes them.
 
-    For modules that run on every stage, the input is the first stage's and the output the last
-    stage's. Missing modules count too: vLLM's Transformers backend still calls them, and they pass
-    on another layer's value.
+    A spanning module's input is the first stage's and its output the last stage's. vLLM's
+    Transformers backend also calls missing modules, which pass on another layer's value.
     """
     sides = [] if first else ["input", "skip"]
     sides += [] if last else ["output"]
@@ -122,10 +121,7 @@ _REMOTE: dict[type, type] = {}
 
 
 def make_remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> None:
-    """Make ``module`` take its weights from the stage that owns it.
-
-    Before a call, weights that the owner has only in packed form are loaded.
-    """
+    """Make ``module`` fetch its weights from the stage that owns it, and load them for a call."""
     if "_relay_path" in module.__dict__:
         return
     cls = type(module)

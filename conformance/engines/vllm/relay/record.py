@@ -29,10 +29,8 @@ _ALIGNMENT = 64
 
 
 class Reader(NamedTuple):
-    """One request that was served at a visit, and what it left there.
-
-    ``row`` is the request's place in the step's batch. ``digest`` covers its own rows after the
-    owner's edits; it is ``None`` if they are unchanged.
+    """A request that was served at a visit, by its place in the step's batch, and the digest of
+    what it left in its own rows, None if they are unchanged.
     """
 
     row: int
@@ -227,7 +225,7 @@ class LocationNumbers:
 
 
 def pack(message: RelayMessage, names: LocationNumbers, paths: dict[int, str]) -> Packed:
-    """Pack a message, with location lists by number if the receiver knows them."""
+    """Pack a message. A value that cannot be pickled is replaced by its type's name."""
     visits = [(v.stage, *names.number(v.locations), v.boundary, v.served) for v in message.visits]
     try:
         return encode((message.step, visits, message.errors, message.poison), paths)

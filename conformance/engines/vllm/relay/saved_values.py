@@ -51,70 +51,64 @@ def _land(storage: Any, location: str) -> Any:
 
 
 class _SavedValuePickler(pickle.Pickler):
-    """Stores plain tensors outside of the stream, each once, by device."""
+    """Stores plain tensors outside of the stream, each once."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self.tensors: dict[str, list[torch.Tensor]] = {}
-        self._places: dict[int, tuple[str, int]] = {}
+        self.tensors: list[torch.Tensor] = []
+        self._indices: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
         if type(obj) is not torch.Tensor or obj.layout is not torch.strided:
             return None
         if obj.requires_grad or obj.is_quantized or obj.is_meta:
             return None
-        if id(obj) not in self._places:
-            held = self.tensors.setdefault(str(obj.device), [])
-            self._places[id(obj)] = (str(obj.device), len(held))
-            held.append(obj)
-        return self._places[id(obj)]
+        if id(obj) not in self._indices:
+            self._indices[id(obj)] = len(self.tensors)
+            self.tensors.append(obj)
+        return obj.device.type, self._indices[id(obj)]
 
 
 class _SavedValueUnpickler(LandingUnpickler):
-    def __init__(self, stream: bytes, tensors: dict[str, list[torch.Tensor]]) -> None:
+    """Restores each tensor in separate memory on the host or on this process's GPU."""
+
+    def __init__(self, packed: Packed) -> None:
+        stream, tensors = unpack_tensors(packed)
         super().__init__(io.BytesIO(stream))
-        self.tensors = tensors
+        self._packed = packed
+        self._views = {"cpu": tensors}
+        self._found: dict[tuple[str, int], torch.Tensor] = {}
 
     def persistent_load(self, pid: Any) -> torch.Tensor:
         device, index = pid
-        held: torch.Tensor = self.tensors[device][index]
-        return held
+        if device not in self._views:
+            body = self._packed.body.to(device)  # one copy for all
+            _, self._views[device] = unpack_tensors(self._packed._replace(body=body))
+        if pid not in self._found:
+            self._found[pid] = self._views[device][index].clone()
+        return self._found[pid]
 
 
 @dataclass(frozen=True)
 class _PackedSaves:
-    """The stream, and the tensors of each device; unpickling it returns the saved values."""
+    """The packed saves as bytes; unpickling it returns the saved values."""
 
-    stream: bytes
-    parts: dict[str, bytes]
+    whole: bytes
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpack_saves, (self.stream, self.parts)
+        return unpack_saves, (self.whole,)
 
 
 def dumps(value: Any) -> bytes:
-    """Return `value` pickled, with its tensors concatenated. ``pickle.loads`` restores it; each
-    tensor gets separate memory on the host or on the GPU of the loading process.
-    """
+    """Return `value` pickled, with its tensors concatenated. ``pickle.loads`` restores it."""
     stream = io.BytesIO()
     pickler = _SavedValuePickler(stream)
     pickler.dump(value)
-    parts = {
-        device: pack_tensors(tensors).whole.numpy().tobytes()
-        for device, tensors in pickler.tensors.items()
-    }
-    return pickle.dumps(_PackedSaves(stream.getvalue(), parts), pickle.HIGHEST_PROTOCOL)
+    packed = pack_tensors(pickler.tensors, stream.getvalue())
+    return pickle.dumps(_PackedSaves(packed.whole.numpy().tobytes()), pickle.HIGHEST_PROTOCOL)
 
 
-def unpack_saves(stream: bytes, parts: dict[str, bytes]) -> Any:
+def unpack_saves(whole: bytes) -> Any:
     """Undo :func:`dumps`."""
-    tensors = {device: _unpack_part(part, device) for device, part in parts.items()}
-    return _SavedValueUnpickler(stream, tensors).load()
-
-
-def _unpack_part(part: bytes, device: str) -> list[torch.Tensor]:
-    packed = parted(torch.frombuffer(bytearray(part), dtype=torch.uint8))
-    # Without an index: this process's GPU, whichever GPU of the engine it was.
-    body = packed.body.to(torch.device(device).type)
-    _, tensors = unpack_tensors(Packed(packed.head, body))
-    return [tensor.clone() for tensor in tensors]
+    packed = parted(torch.frombuffer(bytearray(whole), dtype=torch.uint8))
+    return _SavedValueUnpickler(packed).load()

@@ -106,9 +106,8 @@ class Relay:
     # -- before the forward ------------------------------------------------------------
 
     def begin(self, scheduled: Any) -> None:
-        """Start a step: replay the later stages' visits that are due.
-
-        The earlier stages' visits arrive with their activations (see :meth:`accept`).
+        """Start a step: replay the later stages' visits that are due. The earlier stages' visits
+        arrive with their activations (see :meth:`accept`).
         """
         self.step, self.failed = None, False
         self._track(scheduled.scheduled_new_reqs)
@@ -132,10 +131,8 @@ class Relay:
             self.column.wait(self.stage - 1, self.number)
 
     def accept(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take the earlier stages' visits out of the activations they sent.
-
-        A stage that could not run the step sends its error instead of activations, so that this
-        stage raises instead of waiting.
+        """Take the earlier stages' visits out of the activations they sent. A stage that could not
+        run the step sends its error instead, so that this stage raises instead of waiting.
         """
         data, body = tensors.pop(RECORD, None), tensors.pop(VALUES, None)
         if data is None or self.step is None:
@@ -206,9 +203,8 @@ class Relay:
         return self._pack_for_next(message)
 
     def handing_on(self) -> None:
-        """Announce to the next stage that activations, or an error, are about to be sent.
-
-        Not after sending: what exceeds vLLM's buffer waits for its receiver.
+        """Announce to the next stage that activations, or an error, are about to be sent. Not
+        after sending: what exceeds vLLM's buffer waits for its receiver.
         """
         if self.step is not None and not self.last:
             self.column.ring(self.stage + 1, self.step.number)
@@ -282,10 +278,8 @@ class Relay:
             self.interleaver.reindex()
 
     def failures(self, wanted: set[str]) -> dict[str, Any]:
-        """Return, by engine id, the errors that only this stage knows.
-
-        Early stops and unfinished reads are left to the reporting stage, whose copy has seen the
-        whole run. Errors that it already knows are left out.
+        """Return, by engine id, the errors that only this stage knows. Early stops and unfinished
+        reads are left to the reporting stage, whose copy has seen the whole run.
         """
         return {
             request.key(wanted)[0]: error
@@ -363,10 +357,8 @@ class Relay:
                 request.error = capture_exception(error)
 
     def _credit(self, passed: Sequence[Visits], batch: StepBatch | None) -> None:
-        """Exclude a step's visits from the counts of workers that took no part in it.
-
-        Counts belong to the interleaver, so a worker's own count is what passed since it started.
-        Raising its start excludes a visit.
+        """Exclude a step's visits from the counts of workers that took no part in it. Counts belong
+        to the interleaver, so a worker's own count is what passed since its start, which is raised.
         """
         inside = set() if batch is None else {id(m.mediator) for m in batch.members}
         for mediator in self.requests.workers():

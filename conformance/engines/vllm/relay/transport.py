@@ -45,8 +45,7 @@ _INTRODUCTION = 2.0
 class RankPipeline:
     """The stages that share one tensor-parallel rank.
 
-    Every world rank must create it at the same point of loading: all of them must call
-    ``new_group`` for all columns in the same order, or loading hangs.
+    Every world rank must create it at the same point of loading, or ``new_group`` hangs.
     """
 
     def __init__(self, stage: int, column: int, stages: int, tensor_size: int) -> None:
@@ -93,10 +92,7 @@ class RankPipeline:
             os.close(file)
 
     def receive(self, stage: int) -> torch.Tensor:
-        """Return the next message from ``stage``, uint8 [bytes]; blocks until it arrives.
-
-        Raises EOFError if the stage's process has ended.
-        """
+        """Wait for the next message from ``stage``, uint8 [bytes]; EOFError if it has ended."""
         frame, files, _, _ = socket.recv_fds(self._peers[stage], _SIZE.size + INLINE, 1)
         if not frame:
             raise EOFError(f"stage {stage} has ended")
@@ -113,13 +109,12 @@ class RankPipeline:
         return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
 
     def ring(self, stage: int, step: int) -> None:
-        """Announce to the next stage that this stage's part of ``step`` is about to be sent."""
+        """Announce to the next stage that its activations of ``step`` are about to be sent."""
         self._peers[stage].sendmsg([_SIZE.pack(step)])
 
     def wait(self, stage: int, step: int) -> None:
-        """Sleep until the previous stage has announced ``step``.
-
-        vLLM itself waits for activations by spinning, perhaps on the core that computes them.
+        """Sleep until the previous stage has announced ``step``. vLLM itself waits for activations
+        by spinning, perhaps on the core that computes them.
         """
         rung = 0
         while rung < step:
@@ -169,9 +164,8 @@ def _connected(name: str, secret: bytes, stage: int) -> socket.socket:
 
 
 def _accepted(listener: socket.socket, secret: bytes, wanted: set[int]) -> dict[int, socket.socket]:
-    """Return the sockets of the ``wanted`` stages; reject all other callers.
-
-    Raises TimeoutError if a stage does not connect within the listener's timeout.
+    """Return the sockets of the ``wanted`` stages; reject all other callers. Raises TimeoutError
+    if a stage does not connect within the listener's timeout.
     """
     peers: dict[int, socket.socket] = {}
     until = time.monotonic() + (listener.gettimeout() or 0)
