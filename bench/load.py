@@ -160,7 +160,7 @@ class Served:
         from conformance.engines.vllm import serve_engine
 
         serve_engine.DeferredServeBackend.clients = self.threads = ThreadPoolExecutor(clients)
-        self.lm, self.sent = lm, serve_engine.SENT
+        self.lm, self.sent = lm, async_engine.SENT
 
     async def answer(self, asked: Asked, vector: Tensor) -> Mapping[str, Any]:
         with self.lm.aborting(0, AFTER) if asked.kind.given_up else nullcontext():

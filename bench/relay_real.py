@@ -30,7 +30,7 @@ LONG = " ".join(["the quick brown fox jumps over the lazy dog"] * 39)
 
 def checkpoint(layers: int, width: int, folder: str) -> str:
     """A Llama's configuration and a tokenizer, without weights."""
-    from relay_lab import _tokenizer
+    from relay_lab import tokenizer
     from transformers import LlamaConfig
 
     config = LlamaConfig(
@@ -48,7 +48,7 @@ def checkpoint(layers: int, width: int, folder: str) -> str:
         torch_dtype="bfloat16",
     )
     config.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -82,21 +82,11 @@ def opened(asked: dict[str, Any], folder: str) -> Any:
         return LLM(path, **settings)
     from nnsight.modeling.vllm import VLLM
 
-    from conformance.engines.vllm import cpu, patches
+    from conformance.engines.vllm import client, patches
     from conformance.engines.vllm.patches import PatchPlace
 
-    cuda = torch.cuda.is_available()
-    if not cuda:
-        cpu.prepare(fork=True)
-    relayed = asked["kind"] == "relay" and asked["pipeline"] > 1
-    if cuda:
-        worker = (
-            "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
-            if relayed
-            else "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
-        )
-    else:
-        worker = cpu.worker_class(asked["pipeline"], relay=relayed)
+    client.prepare()
+    worker = client.worker_class(relay=asked["kind"] == "relay" and asked["pipeline"] > 1)
     patches.apply(PatchPlace.CLIENT)
     patches.apply(PatchPlace.ENGINE, worker=worker)
     del settings["enforce_eager"]
@@ -109,7 +99,7 @@ def opened(asked: dict[str, Any], folder: str) -> Any:
 def no_block(model: Any) -> None:
     from vllm import SamplingParams
 
-    from conformance.engines.vllm.trace_scope import trace_scope
+    from conformance.engines.vllm.requests import trace_scope
 
     engine = getattr(model, "vllm_entrypoint", model)
     asked = SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
@@ -233,9 +223,9 @@ def main(asked: dict[str, Any]) -> None:
             for rank, text in enumerate(engine.collective_rpc(end_profile)):
                 say({"profile": name, "rank": rank, "text": text})
         if asked["kind"] != "stock":
-            from conformance.engines.vllm import cpu
+            from conformance.engines.vllm import client
 
-            cpu.close(model)
+            client.close(model)
 
 
 def say(what: dict[str, Any]) -> None:

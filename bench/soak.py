@@ -43,7 +43,7 @@ PROGRAMS = [
     ("wave", 3, 4),
     ("wave", 4, 3),
     ("cross_write",),
-    ("invokes",),
+    ("rows_carried",),
     ("samples_forced",),
     ("cached",),
     ("raises", "between"),

@@ -40,7 +40,7 @@ SHARED = {
         "end_to_end/test_broken_scenarios.py",
         "end_to_end/test_half_streams.py",
     ),
-    "lab": ("engines/relay/*", "engines/vllm/test_cpu.py"),
+    "lab": ("engines/relay/*", "engines/vllm/test_client.py"),
 }
 
 

@@ -73,16 +73,15 @@ class Opened:
     def _take(self) -> set[Path]:
         """Return the files that were read since the last call."""
         paths, self._paths = self._paths, set()
-        found = {path for text in paths if (path := _source(text)) is not None}
-        return {path for path in found if self._counts(path)}
+        found = map(_source, paths)
+        return {path for path in found if path is not None and self._counts(path)}
 
     def imported_by(self, module: ModuleType | None) -> set[Path]:
         """Return the files of the modules that this one imports, directly or indirectly."""
         found: set[Path] = set()
-        waiting = [module]
+        waiting = [module] if module is not None else []
         while waiting:
-            importer = waiting.pop()
-            for other in _imports(importer) if importer is not None else ():
+            for other in _imports(waiting.pop()):
                 path = Path(str(getattr(other, "__file__", None) or "/"))
                 if path.suffix == ".py" and path not in found and self._counts(path):
                     found.add(path)

@@ -1,25 +1,81 @@
-"""Protection of a process from what its cases change, so that the next case is unaffected."""
+"""The worker's process: its session, limits and log, and protection from what its cases change."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import resource
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from conformance.errors import described
+from conformance.processes import sessions, temporary
 from conformance.records import Owner
 from conformance.worker import frames
+
+#: Bytes that every engine may allocate, since engines request more than they use.
+_ROOM = 8 << 30
+
+_RESTORE: dict[int, Callable[[], None]] = {}
 
 
 class EndedByBlockError(RuntimeError):
     """A block tried to end the program, as `sys.exit` and Ctrl-C do."""
 
 
-_RESTORE: dict[int, Callable[[], None]] = {}
+def lead_session() -> None:
+    """Lead a session, so that ending this worker ends everything that its engine started."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    sessions.die_with_parent()
+    sessions.adopt_orphans()
+    temporary.name_shared()
+    # Crashes are expected now and then; do not write an engine's memory to disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    limit_memory()
+
+
+def limit_memory() -> None:
+    """Make endless allocation raise an error before the kernel runs out of memory and kills some
+    process. Each process may have most of the memory. No limit is set with a GPU, whose driver
+    reserves memory differently.
+    """
+    if Path("/dev/nvidiactl").exists():
+        return
+    memory = psutil.virtual_memory()
+    most = max(memory.available * 3 // 4, memory.total // 2, _ROOM)
+    allowed, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if allowed == resource.RLIM_INFINITY or allowed > most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def redirect(log: Path) -> None:
+    """Redirect all output of this process and its children to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.close(target)
+    faulthandler.enable(file=2)
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # for processes not forked from this one
+    # The runner requests all threads' stacks before it ends a hanging worker.
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+
+def log_file() -> tuple[int, int]:
+    """Return the device and inode of this process's standard error."""
+    with suppress(OSError):
+        status = os.fstat(2)
+        return status.st_dev, status.st_ino
+    return 0, 0
 
 
 def restore() -> None:

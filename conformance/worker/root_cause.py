@@ -17,7 +17,8 @@ _RAISED = re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Exit)): (?P<words>\S.*)$"
 )
 
-#: The exit code of a process ended by a signal, in vLLM's list.
+#: The exit code of a process ended by a signal, in vLLM's list of the processes that it lost while
+#: starting.
 _EXIT_CODE = re.compile(r"Failed core proc\(s\).*?: -(\d+)")
 
 #: The first line of the output of `faulthandler`.
@@ -38,13 +39,9 @@ def says_that_it_ends(words: str) -> bool:
 
 
 def killed_by(words: str) -> signal.Signals | None:
-    """Return the signal from outside that ended a process of an engine, or None. vLLM's message
-    lists the exit codes of the processes that it lost while starting.
-    """
-    for code in _EXIT_CODE.findall(words):
-        if int(code) in sessions.FROM_OUTSIDE:
-            return signal.Signals(int(code))
-    return None
+    """Return the signal from outside that ended a process of an engine, or None."""
+    numbers = map(int, _EXIT_CODE.findall(words))
+    return next((signal.Signals(one) for one in numbers if one in sessions.FROM_OUTSIDE), None)
 
 
 def fatal_error(log: str) -> str:

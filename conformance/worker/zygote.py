@@ -20,7 +20,6 @@ import gc
 import importlib
 import json
 import os
-import selectors
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ import time
 import traceback
 import weakref
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,37 +57,34 @@ class ZygoteLoop:
         """Serve requests until the runner closes its end."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._runner, selectors.EVENT_READ)
-            selector.register(self._wakeup, selectors.EVENT_READ)
-            while True:
-                ready = {key.fileobj for key, _ in selector.select()}
-                if self._wakeup in ready:
-                    with suppress(BlockingIOError):
-                        self._wakeup.recv(4096)
-                    self._reap()
-                if self._runner in ready and not self._obey():
-                    return
+        while True:
+            ready = wait([self._runner, self._wakeup])
+            if self._wakeup in ready:
+                with suppress(BlockingIOError):
+                    self._wakeup.recv(4096)
+                self._reap()
+            if self._runner in ready and not self._obey():
+                return
 
     def end(self) -> None:
-        """Kill all workers and other descendants, including those that left a worker's session."""
+        """Kill all workers and other descendants; remove the run's folder if the runner ended."""
         for pid in self._workers:
             sessions.kill(pid)
         sessions.kill_descendants(os.getpid())
         # The kernel closes a process's sockets before it gives its children another parent.
         deadline = time.monotonic() + _PARENT_GONE_WITHIN
-        while os.getppid() == self._parent and time.monotonic() < deadline:
+        while os.getppid() == self._parent:
+            if time.monotonic() >= deadline:
+                return
             time.sleep(0.01)
-        if os.getppid() != self._parent:
-            # The runner has ended. Leave its other zygotes alone: each has to end its own workers,
-            # which nobody else would do.
-            temporary.remove(Path(os.environ.get("TMPDIR", "")))
+        # Leave the runner's other zygotes alone: each has to end its own workers.
+        temporary.remove(Path(os.environ.get("TMPDIR", "")))
 
     def _obey(self) -> bool:
-        try:
+        """Start the workers that the runner requests; return whether it is still there."""
+        data = b""
+        with suppress(ConnectionError):
             data = self._runner.recv(65536)
-        except ConnectionError:
-            data = b""
         if not data:
             return False
         *lines, self._buffer = (self._buffer + data).split(b"\n")
@@ -101,16 +98,15 @@ class ZygoteLoop:
         if pid == 0:
             self._become_worker(job)
         self._workers[pid] = identifier
-        self.say({"is": "started", "id": identifier, "pid": pid})
+        self._say({"is": "started", "id": identifier, "pid": pid})
 
     def _become_worker(self, job: Path) -> NoReturn:
         code = 1
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             for end in (self._runner, self._wakeup, self._wake):
                 end.close()
@@ -144,27 +140,21 @@ class ZygoteLoop:
             identifier = self._workers.pop(pid, None)
             if identifier is None:
                 continue
-            survivors = sessions.kill(pid) | self._kill_strays()
-            self.say(
-                {
-                    "is": "exited",
-                    "id": identifier,
-                    "status": os.waitstatus_to_exitcode(status),
-                    "left": sorted(survivors),
-                }
-            )
+            survivors = sessions.kill(pid)
+            # Other children than workers left the session of the worker that ended.
+            for child in psutil.Process().children():
+                if child.pid not in self._workers and child.pid not in self._own:
+                    survivors |= sessions.kill(child.pid)
+            code = os.waitstatus_to_exitcode(status)
+            self._say({"is": "exited", "id": identifier, "status": code, "left": sorted(survivors)})
 
-    def _kill_strays(self) -> set[int]:
-        """Kill children that are not workers: they left the session of a worker that ended."""
-        survivors: set[int] = set()
-        for child in psutil.Process().children():
-            if child.pid not in self._workers and child.pid not in self._own:
-                survivors |= sessions.kill(child.pid)
-        return survivors
-
-    def say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: dict[str, Any]) -> None:
         with suppress(ConnectionError):  # the loop will notice
-            self._runner.sendall(json.dumps(message).encode() + b"\n")
+            say(self._runner, message)
+
+
+def say(runner: socket.socket, message: dict[str, Any]) -> None:
+    runner.sendall(json.dumps(message).encode() + b"\n")
 
 
 def main(descriptor: int, preload: str = "") -> None:
@@ -184,8 +174,7 @@ def main(descriptor: int, preload: str = "") -> None:
             importlib.import_module(preload)
     except Exception as error:  # noqa: BLE001 - an engine's import can raise anything
         traceback.print_exc()
-        words = f"{type(error).__name__}: {error}"
-        runner.sendall(json.dumps({"is": "failed", "words": words}).encode() + b"\n")
+        say(runner, {"is": "failed", "words": f"{type(error).__name__}: {error}"})
         return
     # Pages that the collector does not touch stay shared with every worker.
     gc.collect()
@@ -195,7 +184,7 @@ def main(descriptor: int, preload: str = "") -> None:
         sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
     sessions.die_with_parent(enabled=False)
     zygote = ZygoteLoop(runner, parent)
-    zygote.say({"is": "ready", "seconds": time.monotonic() - begun})
+    say(runner, {"is": "ready", "seconds": time.monotonic() - begun})
     try:
         zygote.serve()
     finally:

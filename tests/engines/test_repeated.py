@@ -12,7 +12,7 @@ import torch
 
 from conformance.engines.probing.beside import kept_beside
 from conformance.engines.probing.repeated import repeats
-from conformance.engines.vllm import core_process, engine
+from conformance.engines.vllm import client, engine
 from conformance.records import Backend, Column, Group, Job, Model
 
 
@@ -83,9 +83,9 @@ def test_a_core_elsewhere_is_told_from_one_here() -> None:
         llm_engine=SimpleNamespace(engine_core=SimpleNamespace(engine_core=core))
     )
     elsewhere = SimpleNamespace(engine_core=SimpleNamespace())
-    assert core_process.core_here(here) is core
-    assert core_process.core_here(elsewhere) is None
-    assert core_process.core_here(None) is None  # behind a server
+    assert client.core_here(here) is core
+    assert client.core_here(elsewhere) is None
+    assert client.core_here(None) is None  # behind a server
 
 
 def test_on_a_gpu_the_core_takes_all_requests_of_a_trace_before_it_begins(monkeypatch, tmp_path):

@@ -121,9 +121,9 @@ def test_an_edit_outlives_the_forward_in_which_a_block_wrote(name: str) -> None:
 def test_a_process_that_takes_no_function_is_told_by_the_name_of_a_method(monkeypatch):
     monkeypatch.setattr(hooks._POINTS, "installed", True)
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (0, 1))
-    monkeypatch.delattr(worker_rpc.IdentityRPC, hooks.TOLD, raising=False)
+    monkeypatch.delattr(worker_rpc.HarnessRPC, hooks.TOLD, raising=False)
     hooks._told_by_name()
-    worker = worker_rpc.IdentityRPC()
+    worker = worker_rpc.HarnessRPC()
     worker.model_runner = SimpleNamespace(get_model=lambda: None)
     # As values arrive from another process: no tuple, no record.
     assert getattr(worker, hooks.TOLD)("zeros.middle", 4, [0.1], "model.layers", "dual") == ""
@@ -131,7 +131,7 @@ def test_a_process_that_takes_no_function_is_told_by_the_name_of_a_method(monkey
     assert switch.layout() == "dual"
     getattr(worker, hooks.TOLD)("", 4, [], "", "")
     assert switch.layer_of("model.layers.2.output") is None
-    monkeypatch.delattr(worker_rpc.IdentityRPC, hooks.TOLD)
+    monkeypatch.delattr(worker_rpc.HarnessRPC, hooks.TOLD)
 
 
 def planned(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:

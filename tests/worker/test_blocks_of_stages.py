@@ -33,21 +33,16 @@ def _(model, case):
 
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
 BREAKS = "from tests import faulty; faulty.BROKEN.append('weights')"
+CHANGES = "os.chdir('/'); os.environ.clear()"
+HANGS = "while True: signal.pause()"
+CLOSES = "os.closerange(0, 4096)"
+INTERRUPTS = "raise KeyboardInterrupt"
+EXITS = "sys.exit(0)"
+HERE = (EXITS, STOPS, BREAKS, CHANGES, HANGS, CLOSES, "os._exit(7)", "os.abort()", "os.fork()")
 #: Each engine and a block that it runs.
 BLOCKS = [
-    ("BlockHere", "os._exit(7)"),
-    ("BlockHere", STOPS),
-    ("BlockHere", "os.abort()"),
-    ("BlockHere", "while True: signal.pause()"),
-    ("BlockHere", "sys.exit(0)"),
-    ("BlockHere", BREAKS),
-    ("BlockHere", "os.closerange(0, 4096)"),
-    ("BlockHere", "os.chdir('/'); os.environ.clear()"),
-    ("BlockHere", "os.fork()"),
-    ("BlockHere", "pass"),
-    ("BlockInAStage", "sys.exit(0)"),
-    ("BlockInAStage", "raise KeyboardInterrupt"),
-    ("BlockInAStage", STOPS),
+    *(("BlockHere", code) for code in (*HERE, "pass")),
+    *(("BlockInAStage", code) for code in (EXITS, INTERRUPTS, STOPS)),
     ("EngineWithProcess", "pass"),
 ]
 
@@ -71,13 +66,12 @@ class Ended:
         return [(name, pid) for name, pid in map(str.split, lines)]
 
 
-#: By their engine and their code.
 EndedBlocks = dict[tuple[str, str], Ended]
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> EndedBlocks:
-    """Run every block in one run, each in a group of its own."""
+    """Run every block in one run, each in a group of its own; by their engine and their code."""
     folder = tmp_path_factory.mktemp("blocks")
     found = {}
     plan = []
@@ -93,7 +87,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> EndedBlocks:
 
 
 #: Of these Python names the line that ended the worker, or at which it hung.
-PYTHON_SAYS = ("os.abort()", "while True: signal.pause()", "sys.exit(0)")
+PYTHON_SAYS = ("os.abort()", HANGS, EXITS)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +96,8 @@ PYTHON_SAYS = ("os.abort()", "while True: signal.pause()", "sys.exit(0)")
         ("os._exit(7)", Status.CRASH, "the worker ended with exit status 7 while running", 2),
         (STOPS, Status.TIMEOUT, "was stopped by a signal; all its processes were killed", 2),
         ("os.abort()", Status.CRASH, "the worker was ended by SIGABRT", 2),
-        ("while True: signal.pause()", Status.TIMEOUT, "no outcome within 4 s", 1),
-        ("sys.exit(0)", Status.ERROR, "SystemExit: 0", 1),
+        (HANGS, Status.TIMEOUT, "no outcome within 4 s", 1),
+        (EXITS, Status.ERROR, "SystemExit: 0", 1),
     ],
 )
 def test_a_block_that_ends_or_stops_its_worker_runs_again_alone(
@@ -123,8 +117,8 @@ def test_a_block_that_ends_or_stops_its_worker_runs_again_alone(
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
-        ("sys.exit(0)", Status.ERROR, "EndedByBlockError: SystemExit: 0"),
-        ("raise KeyboardInterrupt", Status.ERROR, "EndedByBlockError: KeyboardInterrupt"),
+        (EXITS, Status.ERROR, "EndedByBlockError: SystemExit: 0"),
+        (INTERRUPTS, Status.ERROR, "EndedByBlockError: KeyboardInterrupt"),
         (STOPS, Status.TIMEOUT, "was stopped by a signal"),
     ],
 )
@@ -142,7 +136,7 @@ def test_a_block_in_a_stage_does_not_end_it_in_silence(
     ("code", "left"),
     [
         (BREAKS, "what the engine computes"),
-        ("os.closerange(0, 4096)", "the descriptors of its process"),
+        (CLOSES, "the descriptors of its process"),
     ],
 )
 def test_no_case_runs_in_a_worker_that_another_one_has_damaged(
@@ -155,7 +149,7 @@ def test_no_case_runs_in_a_worker_that_another_one_has_damaged(
     assert ran["first"] == ran["bad"] != ran["last"]
 
 
-@pytest.mark.parametrize("code", ["os.chdir('/'); os.environ.clear()", "os.fork()", "pass"])
+@pytest.mark.parametrize("code", [CHANGES, "os.fork()", "pass"])
 def test_the_next_case_runs_in_a_worker_that_computes_as_before(
     ended: EndedBlocks, code: str
 ) -> None:

@@ -48,12 +48,9 @@ def test_the_place_decides(path: Path | str, owner: Owner | None) -> None:
     assert [frame.owner for frame in found] == ([owner] if owner else [])
 
 
-def test_a_frame_is_named_from_its_package_on() -> None:
+def test_a_frame_is_named_from_its_package_on_and_a_cause_comes_last() -> None:
     [frame] = frames(line(PACKAGES / "vllm" / "v1" / "core.py", 12), ROOTS)
     assert (frame.file, frame.line) == ("vllm/v1/core.py", 12)
-
-
-def test_the_cause_comes_after_what_was_raised_from_it() -> None:
     cause, wrapper = line(PACKAGES / "vllm" / "x.py"), line(PACKAGES / "nnsight" / "y.py")
     text = f"{cause}KeyError\n\nThe above exception was the direct cause of the following "
     found = frames(f"{text}exception:\n\n{wrapper}RuntimeError", ROOTS)
@@ -88,13 +85,10 @@ def test_what_any_folder_on_the_path_has_installed_is_no_scenario(
     assert [frame.line for frame in frames(text, roots(tmp_path))] == [7]
 
 
-def test_scenarios_that_are_installed_are_scenarios() -> None:
+def test_scenarios_that_are_installed_are_scenarios_unless_the_folder_is_a_package() -> None:
     folder = Path(sysconfig.get_path("purelib")) / "their_scenarios"
     [frame] = frames(line(folder / "theirs.py"), roots(folder))
     assert (frame.owner, frame.file) == (Owner.SCENARIO, "their_scenarios/theirs.py")
-
-
-def test_a_folder_that_is_a_package_is_none_of_scenarios() -> None:
     nnsight = next(folder for folder, owner in roots().items() if owner is Owner.NNSIGHT)
     assert roots(nnsight, nnsight.parent)[nnsight] is Owner.NNSIGHT
     assert roots(nnsight.parent)[nnsight.parent] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,40 +25,33 @@ Traceback (most recent call last):
     raise e from None
 {WRAPPER}
 """
+#: Its words quote what the log says, and what the log said long before is not meant.
+QUOTED = "KeyError: 'long ago'\n[core.py:1] RuntimeError: the sizes differ\n"
+QUOTING = "RuntimeError: Worker failed with error 'the sizes differ', see the root cause"
 
 
-def test_the_cause_of_another_process_is_found() -> None:
-    words, context = cause(LOG, WRAPPER)
-    assert words == "SafetensorError: incomplete metadata: cut"
+@pytest.mark.parametrize(
+    ("log", "words", "found"),
+    [
+        (LOG, WRAPPER, "SafetensorError: incomplete metadata: cut"),
+        ("OSError: no space\nRuntimeError: See root cause above.\n", WRAPPER, "OSError: no space"),
+        (QUOTED, QUOTING, ""),
+        (f"{QUOTED}ValueError: x\n", "ValueError: x", "RuntimeError: the sizes differ"),
+        (f"all is well\nExit code 3\n{WRAPPER}\n", WRAPPER, ""),
+        ("", WRAPPER, ""),
+        ("Traceback:\nKeyError: 'rope'\nmore\n", WRAPPER, "KeyError: 'rope'"),
+    ],
+)
+def test_the_cause_is_the_last_exception_that_the_words_do_not_quote(
+    log: str, words: str, found: str
+) -> None:
+    assert cause(log, words)[0] == found
+
+
+def test_its_context_is_shown() -> None:
+    _, context = cause(LOG, WRAPPER)
     assert "with safe_open(file) as f:" in context
     assert WRAPPER not in context
-
-
-def test_another_message_that_points_elsewhere_is_no_cause() -> None:
-    log = "OSError: no space\nRuntimeError: Engine core failed. See root cause above.\n"
-    assert cause(log, WRAPPER)[0] == "OSError: no space"
-
-
-def test_what_the_words_quote_is_not_said_again_nor_what_came_before() -> None:
-    log = "KeyError: 'long ago'\n[core.py:1] RuntimeError: the sizes differ\n"
-    words = "RuntimeError: Worker failed with error 'the sizes differ', see the root cause"
-    assert cause(log, words) == ("", "")
-    assert cause(f"{log}ValueError: x\n", "ValueError: x")[0] == "RuntimeError: the sizes differ"
-
-
-def test_without_another_exception_there_is_no_cause() -> None:
-    assert cause(f"all is well\nExit code 3\n{WRAPPER}\n", WRAPPER) == ("", "")
-    assert cause("", WRAPPER) == ("", "")
-
-
-def test_a_plain_traceback_is_understood() -> None:
-    assert cause("Traceback:\nKeyError: 'rope'\nmore\n", WRAPPER)[0] == "KeyError: 'rope'"
-
-
-def test_only_a_message_that_says_so_points_elsewhere() -> None:
-    assert points_elsewhere(WRAPPER)
-    assert points_elsewhere("Engine core initialization failed. See root cause above.")
-    assert not points_elsewhere("ValueError: the cause is a bad root")
 
 
 @given(st.text())
@@ -66,6 +60,9 @@ def test_any_log_can_be_searched(log: str) -> None:
     assert bool(words) == bool(context)
 
 
-def test_an_engine_that_was_told_to_end_says_so() -> None:
+def test_only_a_message_that_says_so_points_elsewhere_or_says_that_it_ends() -> None:
+    assert points_elsewhere(WRAPPER)
+    assert points_elsewhere("Engine core initialization failed. See root cause above.")
+    assert not points_elsewhere("ValueError: the cause is a bad root")
     assert says_that_it_ends("Exception: Server shutting down")
     assert not says_that_it_ends("RuntimeError: the engine core is gone")

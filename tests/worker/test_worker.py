@@ -22,19 +22,21 @@ from conformance.errors import ConformanceError
 from conformance.processes import sessions
 from conformance.records import Case, Job, Outcome, Precision, Status, to_json
 from conformance.store import GroupFolder
-from conformance.worker import main
+from conformance.worker import frames, main, process_state
 from tests.faulty_run import group, job, noted
 
 ROOT = Path(__file__).parents[2]
 SWITCHES: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
 
 
-def run(folder: Path, engine: str, **more: Any) -> tuple[GroupFolder, list[dict[str, Any]], int]:
+def run(
+    folder: Path, engine: str, precision: Precision = Precision.BF16, **more: Any
+) -> tuple[GroupFolder, list[dict[str, Any]], int]:
     """A worker's work within this process: not its session, not its log."""
-    todo = job(engine, folder, **more)
+    todo = replace(job(engine, folder, **more), precision=precision)
     found = GroupFolder(todo.folder)
     found.path.mkdir(parents=True, exist_ok=True)
-    status = main.run(todo, found, main.EventLog(found.events))
+    status = main.GroupRun(todo, found).run()
     lines = found.events.read_text().splitlines()
     return found, [json.loads(line) for line in lines], status
 
@@ -69,13 +71,6 @@ def test_a_finished_case_is_not_run_again(tmp_path: Path) -> None:
     assert folder.finished() == ("plain.bad", "plain.first", "plain.last")
 
 
-def test_an_engine_that_raised_gets_no_further_case(tmp_path: Path) -> None:
-    folder, events, status = run(tmp_path, "raises")
-    assert status == 0
-    assert folder.finished() == ("plain.bad", "plain.first")
-    assert events[-1]["event"] == "closed"
-
-
 @pytest.mark.parametrize(
     ("precision", "expected"), [(Precision.FLOAT32, "ieee"), (Precision.BF16, "tf32")]
 )
@@ -84,14 +79,11 @@ def test_whatever_opens_in_float32_multiplies_whole_numbers_from_its_first_produ
 ) -> None:
     for name in WHOLE:
         monkeypatch.setenv(name, "")
-    todo = replace(job("TellsProducts", tmp_path, cases=("first",)), precision=precision)
-    folder = GroupFolder(todo.folder)
-    folder.path.mkdir(parents=True)
     before = [switches.allow_tf32 for switches in SWITCHES]
     try:
         for switches in SWITCHES:
             switches.allow_tf32 = True
-        main.run(todo, folder, main.EventLog(folder.events))
+        folder, _, _ = run(tmp_path, "TellsProducts", cases=("first",), precision=precision)
     finally:
         for switches, value in zip(SWITCHES, before, strict=True):
             switches.allow_tf32 = value
@@ -100,19 +92,24 @@ def test_whatever_opens_in_float32_multiplies_whole_numbers_from_its_first_produ
     assert told.identity["products"] == expected
 
 
-@pytest.mark.parametrize(("well", "finished"), [(True, 3), (False, 2), ("broken", 2)])
-def test_an_engine_that_shows_that_it_is_well_is_kept(
-    tmp_path: Path, well: object, finished: int
+@pytest.mark.parametrize(
+    ("engine", "options", "finished"),
+    [
+        ("raises", {}, 2),
+        ("RaisesAndIsWell", {"well": True}, 3),
+        ("RaisesAndIsWell", {"well": False}, 2),
+        ("RaisesAndIsWell", {"well": "broken"}, 2),
+        ("refuses", {}, 3),
+        ("unreadable", {}, 3),
+        ("sees_nothing", {}, 3),
+    ],
+)
+def test_an_engine_that_raised_gets_no_further_case_unless_it_shows_that_it_is_well(
+    tmp_path: Path, engine: str, options: dict[str, object], finished: int
 ) -> None:
-    folder, _, status = run(tmp_path, "RaisesAndIsWell", options={"well": well})
+    folder, events, status = run(tmp_path, engine, options=options)
     assert (status, len(folder.finished())) == (0, finished)
-    assert outcome(folder, "bad").reason == "ValueError: a trace's own"
-
-
-@pytest.mark.parametrize("engine", ["refuses", "unreadable", "sees_nothing"])
-def test_a_case_that_is_not_an_error_does_not_end_the_worker(tmp_path: Path, engine: str) -> None:
-    folder, _, _ = run(tmp_path, engine)
-    assert len(folder.finished()) == 3
+    assert events[-1]["event"] == "closed"
 
 
 def test_a_job_without_cases_only_opens_the_engine(tmp_path: Path) -> None:
@@ -129,6 +126,16 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
     assert "no scenario 'plain'" in found.reason
 
 
+def observe(error: BaseException, owners: frames.Roots) -> tuple[Outcome, Mapping[str, Any]]:
+    class Raising:
+        def run(self, *_: object) -> Mapping[str, Any]:
+            raise error
+
+    engine: Any = Raising()
+    scenarios: Any = {"plain": object()}
+    return main.observe(engine, scenarios, Case("plain", "first", ("a",)), owners)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "reason", "harness"),
     [
@@ -137,12 +144,7 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
         (ValueError("a shape"), Status.ERROR, "ValueError: a shape", False),
         (AssertionError(), Status.ERROR, "AssertionError: raise error", False),
         (ImportError("x", name="vllm"), Status.ERROR, "ImportError: x", False),
-        (
-            ImportError("x", name="conformance.residual_stream"),
-            Status.ERROR,
-            "ImportError: x",
-            True,
-        ),
+        (ImportError("x", name="conformance.direction"), Status.ERROR, "ImportError: x", True),
         (NameError("a name"), Status.ERROR, "NameError: a name", False),
         (OSError(27, "File too large"), Status.ERROR, "OSError: [Errno 27] File too large", True),
         (OSError(2, "none"), Status.ERROR, "FileNotFoundError: [Errno 2] none", False),
@@ -152,15 +154,7 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
 def test_an_exception_becomes_an_outcome(
     error: Exception, status: Status, reason: str, harness: bool
 ) -> None:
-    class Raising:
-        def run(self, *_: object) -> Mapping[str, Any]:
-            raise error
-
-        def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
-            return ()
-
-    case = Case("plain", "first", ("a",))
-    found, observed = main.observe(Raising(), {"plain": object()}, case)  # type: ignore[dict-item,arg-type]
+    found, observed = observe(error, {})
     assert (found.status, found.reason, found.harness) == (status, reason, harness)
     assert observed == {}
     if status is Status.ERROR:
@@ -176,25 +170,17 @@ def test_a_misspelt_name_of_ours_is_our_error(monkeypatch: pytest.MonkeyPatch) -
     assert main.harness_fault(caught.value)
 
 
-def test_interrupting_is_not_an_outcome() -> None:
-    class Interrupted:
-        def run(self, *_: object) -> Mapping[str, Any]:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        main.observe(Interrupted(), {"plain": object()}, Case("plain", "first", ("a",)))  # type: ignore[dict-item,arg-type]
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_an_exit_is_an_outcome_where_a_block_asks_for_it(error: BaseException) -> None:
+    found, _ = observe(error, frames.roots(Path(__file__).parent))  # this file's is the block
+    assert found.status is Status.ERROR
+    assert type(error).__name__ in found.reason
+    for owners in ({}, frames.roots()):
+        with pytest.raises(type(error)):
+            observe(error, owners)
 
 
 # --- identity ---------------------------------------------------------------------
-
-
-def test_what_differs_from_the_expectation_is_named() -> None:
-    identity = {"stages": 1, "layers": [0, 4], "eager": True, "name": "x"}
-    expected = {"stages": 2, "layers": (0, 4), "prefix_caching": False}
-    assert main.differences(expected, identity) == [
-        "stages is 1, expected 2",
-        "prefix_caching is not known, expected False",
-    ]
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())
@@ -210,6 +196,12 @@ def test_an_engine_is_what_it_says_unless_a_value_differs(
         other = data.draw(VALUES.filter(lambda value: value != identity[name]))
         assert len(main.differences({name: other}, identity)) == 1
         assert len(main.differences(identity, {**identity, name: other})) == 1
+    identity = {"stages": 1, "layers": [0, 4], "eager": True, "name": "x"}
+    expected = {"stages": 2, "layers": (0, 4), "prefix_caching": False}
+    assert main.differences(expected, identity) == [
+        "stages is 1, expected 2",
+        "prefix_caching is not known, expected False",
+    ]
 
 
 # --- as a program -----------------------------------------------------------------
@@ -247,6 +239,6 @@ def test_a_damaged_record_ends_it_as_our_failure(
     cell = GroupFolder(todo.folder).cell("plain.first")
     cell.mkdir(parents=True)
     (cell / "outcome.json").write_text("{")
-    monkeypatch.setattr(main, "lead_session", lambda: None)
-    monkeypatch.setattr(main, "redirect", lambda log: None)
+    monkeypatch.setattr(process_state, "lead_session", lambda: None)
+    monkeypatch.setattr(process_state, "redirect", lambda log: None)
     assert main.main(path) == sessions.HARNESS_FAILED

@@ -12,34 +12,19 @@ from conformance.processes import sessions, temporary
 from conformance.worker import zygote
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder of a run whose zygote has no workers."""
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_runs_folder_is_removed_once_the_runner_has_ended_and_not_before(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket closes before its children have another parent."""
     folder = tmp_path / f"{temporary.PREFIX}run"
     folder.mkdir()
+    parents = iter([7, 7, 7])
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(sessions, "kill_descendants", lambda pid: set())
-    return folder
-
-
-def end(parent: int) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: next(parents, 1 if ends else 7))
+    monkeypatch.setattr(zygote, "_PARENT_GONE_WITHIN", 30.0 if ends else 0.0)
     ours, its = socket.socketpair()
     with ours, its:
-        zygote.ZygoteLoop(its, parent).end()
-
-
-def test_a_runs_folder_is_removed_though_the_runners_socket_closes_before_it_has_ended(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parents = iter([7, 7, 7])
-    monkeypatch.setattr(os, "getppid", lambda: next(parents, 1))
-    end(parent=7)
-    assert not folder.exists()
-
-
-def test_a_runs_folder_stays_while_the_runner_lives(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zygote, "_PARENT_GONE_WITHIN", 0.0)
-    end(parent=os.getppid())
-    assert folder.exists()
+        zygote.ZygoteLoop(its, parent=7).end()
+    assert folder.exists() is not ends

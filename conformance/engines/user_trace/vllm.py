@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from conformance.engines.refusals import refused
 from conformance.engines.user_trace import sequences, user_file
-from conformance.engines.vllm import core_process, cpu
+from conformance.engines.vllm import client
 from conformance.engines.vllm.engine import VLLMEngine
 from conformance.records import Case, Job
 from conformance.scenario import Scenario
@@ -95,8 +94,5 @@ def bound_process(worker: Any, room: int) -> None:
 
 def open_engine(job: Job) -> CheckedVLLM:
     functions = user_file.Functions(job.cases)
-    if torch.cuda.is_available():
-        core_process.keep_here()
-    else:
-        cpu.prepare(fork=True)
+    client.prepare()
     return CheckedVLLM(job, functions)

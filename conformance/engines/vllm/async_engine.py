@@ -1,28 +1,27 @@
 """nnsight on vLLM's streaming engine (`VLLM(..., mode="async")`).
 
 A trace's values arrive with the last output of a stream, which the caller reads. Here it is read as
-soon as the block ends, and the values go where a synchronous trace puts them: into the variables of
-the function that contains the block.
+soon as the block ends, and the values go into the variables of the function that contains it, as in
+a synchronous trace.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from uuid import uuid4
 
-import torch
 from nnsight.modeling.vllm.async_backend import AsyncVLLMBackend
 from nnsight.tracing.tracer import mark
 from nnsight.tracing.util import push
 
 from conformance.engines.probing import beside
-from conformance.engines.vllm import adapted, cpu
-from conformance.engines.vllm.aborts import NOT_ABORTED
+from conformance.engines.vllm import client
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.engines.vllm.requests import NOT_ABORTED, name_adapter
 from conformance.records import Job
 
 
@@ -41,7 +40,7 @@ class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
 
     def __call__(self, tracer: Any) -> None:
         super().__call__(tracer)
-        saves = gathered(wait_for(_last(self)).nnsight_sequences)
+        saves = wait_for(saved(self))
         for value in saves.values():
             mark(value)
         push(tracer.info.frame, saves)
@@ -65,12 +64,15 @@ async def _last(stream: Any) -> Any:
     return [output async for output in stream][-1]
 
 
-async def _closed(stream: Any, after: int) -> dict[str, Any]:
-    """Close a trace's stream after `after` tokens, which is nnsight's documented way to abort it.
+async def saved(stream: Any, after: int | None = None) -> dict[str, Any]:
+    """Return the saves in a stream's last output, by name. If `after` is given, close the stream
+    after so many tokens, which is nnsight's documented way to abort it, and return nothing.
 
-    That frees its block, but the engine continues to the request's last token, because vLLM's
+    Closing it frees its block, but the engine continues to the request's last token, because vLLM's
     generator stays open. Closing the generator too aborts the request in vLLM.
     """
+    if after is None:
+        return gathered((await _last(stream)).nnsight_sequences)
     outputs = aiter(stream)
     async for output in outputs:
         if output.finished:
@@ -83,7 +85,7 @@ async def _closed(stream: Any, after: int) -> dict[str, Any]:
 
 
 #: Submitted, unread traces. Not in `AsyncModel`, which is sent to other processes with a block.
-SENT: list[AsyncVLLMBackend] = []
+SENT: list[Any] = []
 #: The indices of traces to abort, with the number of tokens after which to do so.
 ABORTED: dict[int, int] = {}
 
@@ -96,17 +98,8 @@ class DeferredStreamBackend(AsyncVLLMBackend):  # type: ignore[misc]
         SENT.append(self)
 
 
-async def saved(stream: Any, after: int | None = None) -> dict[str, Any]:
-    """Return the saves in a stream's last output, by name; empty if aborted at `after` tokens."""
-    if after is not None:
-        return await _closed(stream, after)
-    return gathered((await _last(stream)).nnsight_sequences)
-
-
-async def _all(streams: Sequence[Any]) -> list[Any]:
-    """Read all streams at once; return each one's saves or error."""
-    saves = [saved(stream, ABORTED.get(index)) for index, stream in enumerate(streams)]
-    return list(await asyncio.gather(*saves, return_exceptions=True))
+async def _gather(answers: Iterable[Awaitable[Any]], *, errors: bool = False) -> list[Any]:
+    return list(await asyncio.gather(*answers, return_exceptions=errors))
 
 
 class AsyncModel(VLLMModel):
@@ -121,12 +114,15 @@ class AsyncModel(VLLMModel):
         )
 
     def answers(self) -> list[Any]:
-        answers: list[Any] = wait_for(_all([SENT.pop(0) for _ in range(len(SENT))]))
+        """Read all streams at once; return each one's saves or error."""
+        saves = [saved(stream, ABORTED.get(index)) for index, stream in enumerate(SENT)]
+        SENT.clear()
+        answers: list[Any] = wait_for(_gather(saves, errors=True))
         return answers
 
     @contextmanager
     def aborting(self, index: int, after: int) -> Iterator[None]:
-        """Abort the request by closing the stream of its outputs."""
+        """Abort a request of those sent in the with block, by closing its stream or connection."""
         ABORTED[index] = after
         try:
             yield
@@ -144,9 +140,9 @@ class AsyncModel(VLLMModel):
 
 async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any]:
     """Return the finished outputs of requests without a block, all run at once."""
-    with_adapter = adapted.of_a_request()
-    streams = [engine.generate(prompt, asked, str(uuid4()), **with_adapter) for prompt in prompts]
-    return list(await asyncio.gather(*(_last(stream) for stream in streams)))
+    adapter = name_adapter()
+    streams = [engine.generate(prompt, asked, str(uuid4()), **adapter) for prompt in prompts]
+    return await _gather(map(_last, streams))
 
 
 class AsyncEngine(VLLMEngine):
@@ -158,6 +154,5 @@ class AsyncEngine(VLLMEngine):
 
 
 def open_engine(job: Job) -> AsyncEngine:
-    if not torch.cuda.is_available():
-        cpu.prepare(fork=True)
+    client.prepare(streaming=True)
     return AsyncEngine(job)

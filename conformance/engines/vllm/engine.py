@@ -18,29 +18,16 @@ from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.inside_attention import counts
 from conformance.engines.lm import TracedModel, UntracedLogProbabilities
-from conformance.engines.model_parts import TracedLayer, find_parts
+from conformance.engines.model_parts import Parts, TracedLayer, find_parts
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams
 from conformance.engines.refusals import refused
 from conformance.engines.structure import map_tensors
-from conformance.engines.traced import (
-    Probe,
-    TracedLayers,
-    observe,
-    read_probe,
-)
+from conformance.engines.traced import Probe, TracedLayers, observe, read_probe
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import (
-    aborts,
-    adapted,
-    core_process,
-    cpu,
-    hidden_states,
-    patches,
-    without_nnsight,
-)
+from conformance.engines.vllm import client, hidden_states, patches, requests, without_nnsight
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.inside.worker_rpc import unpacked
 from conformance.engines.vllm.patches import PatchPlace
@@ -51,9 +38,8 @@ from conformance.engines.vllm.sampled import (
     own_logprobs,
     own_words,
 )
-from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.inputs import usable
-from conformance.records import Backend, Case, Group, Job, Precision, Status
+from conformance.records import Case, Group, Job, Precision, Status
 from conformance.scenario import Scenario
 
 #: The longest prompt and generation of any scenario, in tokens.
@@ -98,7 +84,7 @@ class VLLMModel(TracedModel):
         return {"max_tokens": steps, "temperature": 0.0, "ignore_eos": True, **ends}
 
     def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
-        return aborts.aborting(self.model.vllm_entrypoint.llm_engine, index, after)
+        return requests.aborting(self.model.vllm_entrypoint.llm_engine, index, after)
 
     def way(self) -> dict[str, Any]:
         """Return nnsight's keywords for sending a trace to the engine and returning its values."""
@@ -111,9 +97,9 @@ class VLLMModel(TracedModel):
 
     def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
         """Return vLLM's outputs for prompts without a block, all in one batch."""
-        with trace_scope():
+        with requests.trace_scope():
             outputs = self.model.vllm_entrypoint.generate(
-                list(prompts), asked, use_tqdm=False, **adapted.of_a_request()
+                list(prompts), asked, use_tqdm=False, **requests.name_adapter()
             )
         return list(outputs)
 
@@ -183,23 +169,14 @@ class VLLMModel(TracedModel):
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """Return the stream after every layer without a trace, one prompt at a time."""
-        return [{"stream": self._computed(prompt)} for prompt in prompts]
-
-    def _computed(self, prompt: str) -> Streams:
-        self.rpc("conformance_watch", self.layers.path, self.layers.layout)
-        self.generate([prompt], 1)
-        by_stage = map(unpacked, self.rpc("conformance_watched"))
-        return {index: rows for streams in by_stage for index, rows in streams.items()}
-
-
-def worker_class(backend: Backend) -> str:
-    """Return the qualified name of the worker class that vLLM builds in each of its processes."""
-    relay = relay_needed(backend.pipeline, backend.transport)
-    if not torch.cuda.is_available():
-        return cpu.worker_class(backend.pipeline, relay=relay)
-    if relay:
-        return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
-    return "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
+        found: list[dict[str, Streams]] = []
+        for prompt in prompts:
+            self.rpc("conformance_watch", self.layers.path, self.layers.layout)
+            self.generate([prompt], 1)
+            stages = map(unpacked, self.rpc("conformance_watched"))
+            streams = {at: rows for stage in stages for at, rows in stage.items()}
+            found.append({"stream": streams})
+        return found
 
 
 def load(job: Job, mode: str = "sync") -> Any:
@@ -208,7 +185,8 @@ def load(job: Job, mode: str = "sync") -> Any:
     patches.apply(PatchPlace.CLIENT)
     if mode == "async":
         patches.apply(PatchPlace.STREAMING)
-    patches.apply(PatchPlace.ENGINE, worker=worker_class(backend))
+    relay = relay_needed(backend.pipeline, backend.transport)
+    patches.apply(PatchPlace.ENGINE, worker=client.worker_class(relay=relay))
     arguments: dict[str, Any] = {}
     try:
         usual = {
@@ -220,11 +198,10 @@ def load(job: Job, mode: str = "sync") -> Any:
             "async_scheduling": False,
             "max_logprobs": -1,
         }
-        asked = asked_for(job) | adapted.asked_for(job.checkpoint)
+        asked = asked_for(job) | requests.adapter_arguments(job.checkpoint)
         arguments = usual | room_for(job) | asked | dict(backend.options)
-        return adapted.kind(job.checkpoint)(
-            str(job.checkpoint), dispatch=True, mode=mode, **arguments
-        )
+        kind = requests.model_class(job.checkpoint)
+        return kind(str(job.checkpoint), dispatch=True, mode=mode, **arguments)
     except Exception as error:
         known: Exception | None = refused(error)
         if known is None:  # vLLM by itself is asked on one rank
@@ -239,7 +216,7 @@ def room_for(job: Job) -> dict[str, int]:
     """
     config = usable.of_text(loose_json.mapping(job.checkpoint / "config.json"))
     tokens = AT_ONCE * int(job.settings.get("length", MAX_LENGTH))
-    cache = max(cpu.KV_CACHE_BYTES, tokens * usable.bytes_of_a_token(config))
+    cache = max(client.KV_CACHE_BYTES, tokens * usable.bytes_of_a_token(config))
     return {"max_model_len": MAX_LENGTH, "kv_cache_memory_bytes": cache}
 
 
@@ -275,13 +252,12 @@ class VLLMEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.model = self.load()
-        self.ranks = self._traced(TracedLayers(self.model, "", 0, "", TracedLayer)).rpc(
-            "conformance_identity"
-        )
+        self.path = ""
+        self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        self.ranks = self._traced(0).rpc("conformance_identity")
         computing = [rank.pop("pid") for rank in self.ranks]  # differs in each load
         count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
-        self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         self.fresh: list[Any] = []
         tell_probing(job, computing)
         self.settled, self.obstacle = probed(
@@ -297,8 +273,7 @@ class VLLMEngine:
             arranged=self.probe.arranged,
             ranks=job.backend.tensor,
         )
-        layers = TracedLayers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
-        self.lm = self._traced(layers)
+        self.lm = self._traced(count, self.settled.layout, parts)
         self.repeats = self._repeats(count)
         self.kept_beside = self._kept_beside()
         self.hooks = 0
@@ -311,15 +286,16 @@ class VLLMEngine:
         """Return the name of the front end that takes the requests."""
         return type(self.model.vllm_entrypoint).__name__
 
-    def _traced(self, layers: TracedLayers) -> VLLMModel:
-        probe = getattr(self, "probe", Probe((), ()))
-        return self.kind(self.model, layers, probe, self.job.precision)
+    def _traced(self, count: int, layout: str = "", parts: Parts | None = None) -> VLLMModel:
+        layers = TracedLayers(self.model, self.path, count, layout, TracedLayer, parts)
+        return self.kind(self.model, layers, self.probe, self.job.precision)
 
     def _outputs(self, count: int) -> list[Any]:
         """Return every layer's raw output on the probe prompt."""
-        layers = TracedLayers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
-        with self._traced(layers).trace(PROBE):
+        lm = self._traced(count)
+        layers = lm.layers
+        with lm.trace(PROBE):
             # Copies: their buffers are overwritten later.
             outputs = [map_tensors(layers[at].envoy.output, Tensor.clone) for at in range(count)]
             outputs = save(outputs)
@@ -337,8 +313,7 @@ class VLLMEngine:
         if self.obstacle or self.ranks[0]["prefix_caching"]:
             return True
         self.lm.rpc("conformance_begin")  # replaces nan that a block left in the caches
-        exact = self.ranks[0]["device"] == "cpu" or self.repeats
-        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=exact)
+        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=self._exact)
 
     def _repeats(self, count: int) -> bool:
         """Return whether a trace on a GPU is bitwise reproducible. False on a CPU, where results
@@ -346,15 +321,18 @@ class VLLMEngine:
         """
         if self.obstacle or self.ranks[0]["device"] == "cpu":
             return False
-        here = core_process.core_here(self.model.vllm_entrypoint) is not None
+        here = client.core_here(self.model.vllm_entrypoint) is not None
         return here and repeats(lambda: self._outputs(count))
+
+    @property
+    def _exact(self) -> bool:
+        return self.ranks[0]["device"] == "cpu" or self.repeats
 
     def _kept_beside(self) -> bool:
         """Return whether batching leaves a prompt's bits unchanged. Not measured, and False, if no
         trace runs, the engine is not reproducible, or the settings may leave too little memory.
         """
-        exact = self.ranks[0]["device"] == "cpu" or self.repeats
-        if self.obstacle or self.job.settings or not exact:
+        if self.obstacle or self.job.settings or not self._exact:
             return False
         return beside.kept_beside(partial(type(self).at_once, self.lm))
 
@@ -406,13 +384,10 @@ class VLLMEngine:
         return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)
 
     def close(self) -> None:
-        cpu.close(self.model)
+        client.close(self.model)
         shutil.rmtree(hidden_states.place(self.job), ignore_errors=True)
 
 
 def open_engine(job: Job) -> VLLMEngine:
-    if torch.cuda.is_available():
-        core_process.keep_here()
-    else:
-        cpu.prepare(fork=True)
+    client.prepare()
     return VLLMEngine(job)

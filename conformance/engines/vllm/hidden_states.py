@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.vllm.trace_scope import trace_scope
+from conformance.engines.vllm.client import core_here
+from conformance.engines.vllm.requests import trace_scope
 from conformance.records import Job
 
-#: The package of `WritingConnector`; a script that holds everything in one file is in no package.
-_WRITING = f"{__package__}.inside.kv_connector" if __package__ else __name__
 _PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 
 
@@ -33,7 +32,7 @@ def asked(folder: Path, layers: int) -> dict[str, Any]:
 
     Raises Refused if the installed vLLM cannot extract hidden states.
     """
-    _theirs()
+    _import_connector()
     draft = {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(range(1, layers + 1))}}
     transfer: dict[str, Any] = {
         "kv_connector": "ExampleHiddenStatesConnector",
@@ -42,7 +41,7 @@ def asked(folder: Path, layers: int) -> dict[str, Any]:
     }
     if not torch.cuda.is_available():
         transfer["kv_connector"] = "WritingConnector"
-        transfer["kv_connector_module_path"] = _WRITING
+        transfer["kv_connector_module_path"] = f"{__package__}.inside.kv_connector"
     return {
         "speculative_config": {
             "method": "extract_hidden_states",
@@ -55,24 +54,18 @@ def asked(folder: Path, layers: int) -> dict[str, Any]:
 
 def given(entrypoint: Any, output: Any, layers: Sequence[int]) -> dict[int, Tensor]:
     """Return the prompt's states [tokens, width] after each of these layers, for this output."""
-    _run_on(entrypoint)
+    core = core_here(entrypoint)
+    with trace_scope():
+        # A request's file is written in the step after its last one, and an engine in this process
+        # only runs when called.
+        while core is not None and core.scheduler.has_requests():
+            entrypoint.llm_engine.step()
     path = output.kv_transfer_params["hidden_states_path"]
-    states = _theirs().load_hidden_states(path)["hidden_states"]
+    states = _import_connector().load_hidden_states(path)["hidden_states"]
     return {layer: states[:, layer].clone() for layer in layers}
 
 
-def _run_on(entrypoint: Any) -> None:
-    """Run the remaining steps of an engine in this process, which only runs when called. A
-    request's file is written in the step after its last one.
-    """
-    engine = getattr(entrypoint, "llm_engine", None)
-    core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
-    with trace_scope():
-        while core is not None and core.scheduler.has_requests():
-            engine.step()  # type: ignore[union-attr]
-
-
-def _theirs() -> Any:
+def _import_connector() -> Any:
     try:
         return importlib.import_module(_PACKAGE)
     except ModuleNotFoundError as error:

@@ -25,18 +25,12 @@ class Hooks:
     """One process's locations that every forward passes, and its counts of steps with a block."""
 
     locations: tuple[str, ...]
-    counted: int = 0
     steps: int = 0
     silent: int = 0
 
     def visits(self, counts: Mapping[str, int]) -> int:
         """Return how many times the locations have been passed."""
         return sum(counts.get(location, 0) for location in self.locations)
-
-    def note(self, before: int, counts: Mapping[str, int]) -> None:
-        """Count a step with a block; `before` is the number of visits when it began."""
-        self.steps += 1
-        self.silent += self.visits(counts) <= before
 
     def taken(self) -> dict[str, int]:
         """Return the counts of steps since the last call, and reset them."""
@@ -64,12 +58,12 @@ class WatchedRunner:
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step, and count it if it has a block."""
-        interleaver = self.nnsight_model.interleaver
-        hooks = self.hooks
+        interleaver, hooks = self.nnsight_model.interleaver, self.hooks
         before = 0 if hooks is None else hooks.visits(interleaver.counts)
         output = super().execute_model(*args, **kwargs)  # type: ignore[misc]
         if hooks is not None and interleaver.mediators:
-            hooks.note(before, interleaver.counts)
+            hooks.steps += 1
+            hooks.silent += hooks.visits(interleaver.counts) <= before
         return output
 
 

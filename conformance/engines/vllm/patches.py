@@ -8,6 +8,7 @@ packages' modules and classes.
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import linecache
 import logging
@@ -21,7 +22,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, TypeVar
 from unittest import mock
 
 from packaging.specifiers import SpecifierSet
@@ -77,6 +79,30 @@ class Patch:
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
+PATCHES: list[Patch] = []
+
+_Replacement = TypeVar("_Replacement", bound=Callable[..., Any])
+
+
+def _patches(
+    *targets: str, place: PatchPlace, versions: str, reason: str
+) -> Callable[[_Replacement], _Replacement]:
+    """Add a patch of each target, with the decorated function or class as its replacement."""
+
+    def add(replacement: _Replacement) -> _Replacement:
+        PATCHES.extend(Patch(target, place, versions, reason, replacement) for target in targets)
+        return replacement
+
+    return add
+
+
+@_patches(
+    "torch:accelerator.synchronize",
+    "torch:accelerator.empty_cache",
+    place=PatchPlace.NO_GPU,
+    versions=">=2.6",
+    reason="vLLM's loader calls both in the client, and they raise where there is no accelerator",
+)
 def _idle(_: Any) -> Any:
     """Return a new function each time: dynamo distinguishes vLLM's two targets by identity."""
 
@@ -86,6 +112,14 @@ def _idle(_: Any) -> Any:
     return nothing
 
 
+@_patches(
+    "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
+    place=PatchPlace.CLIENT,
+    versions=">=0.19",
+    reason="nnsight's client builds the model on the meta device, for its structure alone, and "
+    "vLLM goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
+    "CPU and of latent attention on one with AMX",
+)
 def _unless_on_meta(original: Any) -> Any:
     def process(model: Any, model_config: Any, target_device: Any) -> None:
         on_meta = all(parameter.is_meta for parameter in model.parameters())
@@ -95,111 +129,13 @@ def _unless_on_meta(original: Any) -> Any:
     return process
 
 
-def _done_now(original: Any) -> Any:
-    original()
-    return _idle(original)
-
-
-def _configured_now(_: Any) -> Any:
-    from vllm.config.logging import LoggingConfig
-    from vllm.logger import configure_logging_if_needed
-
-    configure_logging_if_needed(LoggingConfig())
-    return configure_logging_if_needed
-
-
-def _asked_once(original: Any) -> Any:
-    answer = original()
-    return lambda: list(answer)
-
-
-def _copied_on_use(original: Any) -> Any:
-    return lambda tokenizer, copies=1: original(tokenizer, copies=0)
-
-
-def _forking(_: Any) -> Any:
-    context = multiprocessing.get_context("fork")
-    return lambda: context
-
-
-def _woken(original: Any) -> Any:
-    import zmq
-
-    def wait(condition: Any, timeout_ms: int | None = None) -> None:
-        if time.monotonic() > condition.last_read + condition.busy_loop_s:
-            original(condition, timeout_ms)
-        elif dict(condition.poller.poll(_UNASKED)).get(condition.local_notify_socket):
-            condition.local_notify_socket.recv(flags=zmq.NOBLOCK, copy=False)
-
-    return wait
-
-
-def _forgetting(original: Any) -> Any:
-    def restore(block: Any, state: Any) -> None:
-        original(block, state)
-        # The name is registered with the block's id, which another block may get after this one.
-        name = f"<edit-{id(block)}>"
-        weakref.finalize(block, linecache.cache.pop, name, None).atexit = False
-
-    return restore
-
-
-def _called_here(_: Any) -> Any:
-    def inspect(question: Callable[[], Any]) -> Any:
-        return question()
-
-    return inspect
-
-
-def _uncompiled(compiled: Any) -> Any:
-    return getattr(compiled, "_torchdynamo_orig_callable", compiled)
-
-
-async def unless_dead(engine: Any, answer: Awaitable[Any]) -> Any:
-    """Return the workers' answer; raise vLLM's EngineDeadError if the engine's process ended."""
-    waiting = asyncio.ensure_future(answer)
-    while not waiting.done():
-        await asyncio.wait({waiting}, timeout=LOOK)
-        if engine.errored and not waiting.done():
-            waiting.cancel()
-            raise engine.dead_error
-    return await waiting
-
-
-def _answered_or_dead(original: Any) -> Any:
-    async def collective_rpc(engine: Any, *args: Any, **more: Any) -> Any:
-        return await unless_dead(engine, original(engine, *args, **more))
-
-    return collective_rpc
-
-
-def _told_of_the_end(original: Any) -> Any:
-    async def add_request(engine: Any, *args: Any, **more: Any) -> Any:
-        collector = await unless_dead(engine, original(engine, *args, **more))
-        watching = asyncio.ensure_future(tell_of_the_end(engine, weakref.ref(collector)))
-        _WATCHING.add(watching)
-        watching.add_done_callback(_WATCHING.discard)
-        return collector
-
-    return add_request
-
-
-#: References to the tasks, since a loop keeps none alive.
-_WATCHING: set[asyncio.Future[None]] = set()
-
-
-async def tell_of_the_end(engine: Any, collector: Callable[[], Any]) -> None:
-    """Deliver vLLM's EngineDeadError to a request's output collector once the engine's process has
-    ended. Returns when the collector no longer exists.
-    """
-    while (waited_for := collector()) is not None:
-        if engine.errored:
-            waited_for.put(engine.dead_error)
-            return
-        del waited_for
-        await asyncio.sleep(LOOK)
-
-
+@_patches(
+    "torch.distributed.rendezvous:_create_c10d_store",
+    place=PatchPlace.CLIENT,
+    versions=">=2.4",
+    reason="torch's store listens on every interface whatever host it is given, and nnsight's "
+    "client opens one for its group of a single process",
+)
 def _on_its_host_alone(original: Any) -> Any:
     def create(hostname: str, port: int, rank: int, size: int, patience: Any, *more: Any) -> Any:
         if rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -221,27 +157,239 @@ def _on_its_host_alone(original: Any) -> Any:
     return create
 
 
-class _Rank(NamedTuple):
-    rank: int
+@_patches(
+    "vllm.renderers.hf:maybe_make_thread_pool",
+    place=PatchPlace.CLIENT,
+    versions=">=0.32",
+    reason="vLLM copies a tokenizer twice at its start, 3 s each for the 262,144 tokens of "
+    "Gemma-3; without that the pool makes a copy at the first use",
+)
+def _copied_on_use(original: Any) -> Any:
+    return lambda tokenizer, copies=1: original(tokenizer, copies=0)
 
 
+async def unless_dead(engine: Any, answer: Awaitable[Any]) -> Any:
+    """Return the workers' answer; raise vLLM's EngineDeadError if the engine's process ended."""
+    waiting = asyncio.ensure_future(answer)
+    while not waiting.done():
+        await asyncio.wait({waiting}, timeout=LOOK)
+        if engine.errored and not waiting.done():
+            waiting.cancel()
+            raise engine.dead_error
+    return await waiting
+
+
+@_patches(
+    "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
+    place=PatchPlace.STREAMING,
+    versions=">=0.19",
+    reason="vLLM lets whoever waits for an answer of the workers wait for ever once the process "
+    "of its core has ended, and nnsight waits so for what a finished trace has saved",
+)
+def _answered_or_dead(original: Any) -> Any:
+    async def collective_rpc(engine: Any, *args: Any, **more: Any) -> Any:
+        return await unless_dead(engine, original(engine, *args, **more))
+
+    return collective_rpc
+
+
+#: References to the tasks, since a loop keeps none alive.
+_WATCHING: set[asyncio.Future[None]] = set()
+
+
+async def tell_of_the_end(engine: Any, collector: Callable[[], Any]) -> None:
+    """Deliver vLLM's EngineDeadError to a request's output collector once the engine's process has
+    ended. Returns when the collector no longer exists.
+    """
+    while (waited_for := collector()) is not None:
+        if engine.errored:
+            waited_for.put(engine.dead_error)
+            return
+        del waited_for
+        await asyncio.sleep(LOOK)
+
+
+@_patches(
+    "vllm.v1.engine.async_llm:AsyncLLM.add_request",
+    place=PatchPlace.STREAMING,
+    versions=">=0.19",
+    reason="a request that comes while the process of vLLM's core ends waits for ever for its "
+    "first output, for the end was told to those alone that were there before it",
+)
+def _told_of_the_end(original: Any) -> Any:
+    async def add_request(engine: Any, *args: Any, **more: Any) -> Any:
+        collector = await unless_dead(engine, original(engine, *args, **more))
+        watching = asyncio.ensure_future(tell_of_the_end(engine, weakref.ref(collector)))
+        _WATCHING.add(watching)
+        watching.add_done_callback(_WATCHING.discard)
+        return collector
+
+    return add_request
+
+
+@_patches(
+    "vllm.v1.executor.multiproc_executor:get_mp_context",
+    "vllm.v1.engine.utils:get_mp_context",
+    place=PatchPlace.FORKING,
+    versions=">=0.19",
+    reason="vLLM's CPU platform spawns its workers, and the process that holds a streaming "
+    "engine's core, which import everything anew: 16 s instead of 2.6 s for two stages",
+)
+def _forking(_: Any) -> Any:
+    context = multiprocessing.get_context("fork")
+    return lambda: context
+
+
+@_patches(
+    "vllm.distributed.device_communicators.shm_broadcast:SpinCondition.wait",
+    place=PatchPlace.FORKING,
+    versions=">=0.19",
+    reason="vLLM's processes wait for each other by asking without a pause, for a second after "
+    "the last message: three of them on two cores take those from the one that computes. They are "
+    "told of every message, and wait for that after the second; here they do at once",
+)
+def _woken(original: Any) -> Any:
+    import zmq
+
+    def wait(condition: Any, timeout_ms: int | None = None) -> None:
+        if time.monotonic() > condition.last_read + condition.busy_loop_s:
+            original(condition, timeout_ms)
+        elif dict(condition.poller.poll(_UNASKED)).get(condition.local_notify_socket):
+            condition.local_notify_socket.recv(flags=zmq.NOBLOCK, copy=False)
+
+    return wait
+
+
+@_patches(
+    "vllm.model_executor.models.registry:_run_in_subprocess",
+    place=PatchPlace.ZYGOTE,
+    versions=">=0.19",
+    reason="vLLM asks each model class what it supports in a fresh process, 12 s of imports, so "
+    "as not to touch a GPU in this one; here there is none, and the imports are done",
+)
+def _called_here(_: Any) -> Any:
+    def inspect(question: Callable[[], Any]) -> Any:
+        return question()
+
+    return inspect
+
+
+@_patches(
+    "vllm.platforms.cpu:CpuPlatform.register_triton_kernel_overrides",
+    place=PatchPlace.ZYGOTE,
+    versions=">=0.32",
+    reason="every process of an engine looks through all that was ever imported for Triton's "
+    "kernels, half a second; forked ones have what was found before",
+)
+@_patches(
+    "vllm.utils.cpu_resource_utils:_get_cpu_list",
+    place=PatchPlace.ZYGOTE,
+    versions=">=0.32",
+    reason="vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
+)
+def _asked_once(original: Any) -> Any:
+    answer = original()
+    return lambda *_: copy.copy(answer)
+
+
+@_patches(
+    "vllm.v1.executor.multiproc_executor:configure_logging",
+    place=PatchPlace.ZYGOTE,
+    versions=">=0.32",
+    reason="every process of an engine configures vLLM's two thousand loggers; each clears the "
+    "caches of all: 0.2 s; forked ones have what was configured before",
+)
+def _configured_now(_: Any) -> Any:
+    from vllm.config.logging import LoggingConfig
+    from vllm.logger import configure_logging_if_needed
+
+    configure_logging_if_needed(LoggingConfig())
+    return configure_logging_if_needed
+
+
+@_patches(
+    "nnsight.modeling.vllm:VLLM._WORKER_CLS",
+    place=PatchPlace.ENGINE,
+    versions=">=0.8",
+    reason="nnsight's worker is one for CUDA, serves one stage and knows nothing of the harness; "
+    "this is where nnsight has its name",
+)
+def _named(_: Any, *, worker: str) -> str:
+    return worker
+
+
+@_patches(
+    "nnsight.intervention.interleaver:Mediator.__setstate__",
+    place=PatchPlace.WORKER,
+    versions=">=0.8",
+    reason="nnsight registers the source of each block that reaches an engine for tracebacks, and "
+    "never takes it back: an engine's processes grow by some 6 KiB with every prompt",
+)
+def _forgetting(original: Any) -> Any:
+    def restore(block: Any, state: Any) -> None:
+        original(block, state)
+        # The name is registered with the block's id, which another block may get after this one.
+        name = f"<edit-{id(block)}>"
+        weakref.finalize(block, linecache.cache.pop, name, None).atexit = False
+
+    return restore
+
+
+@_patches(
+    "vllm.v1.sample.sampler:batched_count_greater_than",
+    place=PatchPlace.WORKER,
+    versions=">=0.19",
+    reason="vLLM compiles the count of the ranks of tokens, which are asked for with "
+    "log-probabilities: some ten seconds in every process",
+)
+def _uncompiled(compiled: Any) -> Any:
+    return getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
+@_patches(
+    "nnsight.modeling.vllm.model_runners.GPUModelRunner:get_pp_group",
+    place=PatchPlace.RELAY,
+    versions=">=0.8",
+    reason="nnsight answers with saved values where the pipeline group's rank is 0: the first "
+    "stage, whose copies of the blocks have not seen the other stages' values when a request ends",
+)
 def _reporting_rank(_: Any, *, reports: bool) -> Any:
-    rank = _Rank(0 if reports else 1)
-    return lambda: rank
+    group = SimpleNamespace(rank=0 if reports else 1)
+    return lambda: group
 
 
+@_patches(
+    "nnsight.modeling.vllm.model_runners.GPUModelRunner:dumps_compact",
+    place=PatchPlace.RELAY,
+    versions=">=0.8",
+    reason="nnsight pickles what a trace saved, and torch writes each tensor as a file of its "
+    "own: as long as a layer takes, for every layer and step that was read",
+)
 def _at_once(_: Any, **__: Any) -> Any:
     from conformance.engines.vllm.relay.saved_values import dumps
 
     return dumps
 
 
+@_patches(
+    "nnsight.modeling.vllm.model_runners.GPUModelRunner:loads",
+    place=PatchPlace.RELAY,
+    versions=">=0.8",
+    reason="what a block captured is unpickled on the GPU that it was on, which is that of one "
+    "stage; on the others the block would meet tensors of two GPUs",
+)
 def _landing(original: Any, **__: Any) -> Any:
-    from conformance.engines.vllm.relay.landing import BlockUnpickler
+    from conformance.engines.vllm.relay.saved_values import BlockUnpickler
 
     return partial(original, unpickler=BlockUnpickler)
 
 
+@_patches(
+    "vllm.distributed.parallel_state:_PP",
+    place=PatchPlace.WHOLE_TREE,
+    versions=">=0.19",
+    reason="vLLM builds the layers of its own stage; the tree names those of all",
+)
 class _OneStage:
     """Stands in for vLLM's pipeline group while the whole tree is built."""
 
@@ -255,175 +403,6 @@ class _OneStage:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
-
-
-PATCHES = (
-    Patch(
-        "torch:accelerator.synchronize",
-        PatchPlace.NO_GPU,
-        ">=2.6",
-        "vLLM's loader calls it in the client, and it raises where there is no accelerator",
-        _idle,
-    ),
-    Patch(
-        "torch:accelerator.empty_cache",
-        PatchPlace.NO_GPU,
-        ">=2.6",
-        "vLLM's loader calls it in the client, and it raises where there is no accelerator",
-        _idle,
-    ),
-    Patch(
-        "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
-        PatchPlace.CLIENT,
-        ">=0.19",
-        "nnsight's client builds the model on the meta device, for its structure alone, and vLLM "
-        "goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
-        "CPU and of latent attention on one with AMX",
-        _unless_on_meta,
-    ),
-    Patch(
-        "torch.distributed.rendezvous:_create_c10d_store",
-        PatchPlace.CLIENT,
-        ">=2.4",
-        "torch's store listens on every interface whatever host it is given, and nnsight's client "
-        "opens one for its group of a single process",
-        _on_its_host_alone,
-    ),
-    Patch(
-        "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
-        PatchPlace.STREAMING,
-        ">=0.19",
-        "vLLM lets whoever waits for an answer of the workers wait for ever once the process of "
-        "its core has ended, and nnsight waits so for what a finished trace has saved",
-        _answered_or_dead,
-    ),
-    Patch(
-        "vllm.v1.engine.async_llm:AsyncLLM.add_request",
-        PatchPlace.STREAMING,
-        ">=0.19",
-        "the same of a request that comes while the process of vLLM's core ends: its first output "
-        "is awaited for ever, for the end was told to those alone that were there before it",
-        _told_of_the_end,
-    ),
-    Patch(
-        "vllm.v1.executor.multiproc_executor:get_mp_context",
-        PatchPlace.FORKING,
-        ">=0.19",
-        "vLLM's CPU platform spawns its workers, which import everything anew: 16 s instead of "
-        "2.6 s for two stages",
-        _forking,
-    ),
-    Patch(
-        "vllm.v1.engine.utils:get_mp_context",
-        PatchPlace.FORKING,
-        ">=0.19",
-        "the same of the process that holds a streaming engine's core",
-        _forking,
-    ),
-    Patch(
-        "vllm.distributed.device_communicators.shm_broadcast:SpinCondition.wait",
-        PatchPlace.FORKING,
-        ">=0.19",
-        "vLLM's processes wait for each other by asking without a pause, for a second after the "
-        "last message: three of them on two cores take those from the one that computes. They "
-        "are told of every message, and wait for that after the second; here they do at once",
-        _woken,
-    ),
-    Patch(
-        "vllm.model_executor.models.registry:_run_in_subprocess",
-        PatchPlace.ZYGOTE,
-        ">=0.19",
-        "vLLM asks each model class what it supports in a fresh process, 12 s of imports, so as "
-        "not to touch a GPU in this one; here there is none, and the imports are done",
-        _called_here,
-    ),
-    Patch(
-        "vllm.platforms.cpu:CpuPlatform.register_triton_kernel_overrides",
-        PatchPlace.ZYGOTE,
-        ">=0.32",
-        "every process of an engine looks through all that was ever imported for Triton's kernels, "
-        "half a second; forked ones have what was found before",
-        _done_now,
-    ),
-    Patch(
-        "vllm.v1.executor.multiproc_executor:configure_logging",
-        PatchPlace.ZYGOTE,
-        ">=0.32",
-        "every process of an engine configures vLLM's two thousand loggers; each clears "
-        "the caches of all: 0.2 s; forked ones have what was configured before",
-        _configured_now,
-    ),
-    Patch(
-        "vllm.renderers.hf:maybe_make_thread_pool",
-        PatchPlace.CLIENT,
-        ">=0.32",
-        "vLLM copies a tokenizer twice at its start, 3 s each for the 262,144 tokens of Gemma-3; "
-        "without that the pool makes a copy at the first use",
-        _copied_on_use,
-    ),
-    Patch(
-        "vllm.utils.cpu_resource_utils:_get_cpu_list",
-        PatchPlace.ZYGOTE,
-        ">=0.32",
-        "vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
-        _asked_once,
-    ),
-    Patch(
-        "nnsight.intervention.interleaver:Mediator.__setstate__",
-        PatchPlace.WORKER,
-        ">=0.8",
-        "nnsight registers the source of each block that reaches an engine for tracebacks, and "
-        "never takes it back: an engine's processes grow by some 6 KiB with every prompt",
-        _forgetting,
-    ),
-    Patch(
-        "nnsight.modeling.vllm:VLLM._WORKER_CLS",
-        PatchPlace.ENGINE,
-        ">=0.8",
-        "nnsight's worker is one for CUDA, serves one stage and knows nothing of the harness; this "
-        "is where nnsight has its name",
-        lambda _, *, worker: worker,
-    ),
-    Patch(
-        "vllm.v1.sample.sampler:batched_count_greater_than",
-        PatchPlace.WORKER,
-        ">=0.19",
-        "vLLM compiles the count of the ranks of tokens, which are asked for with "
-        "log-probabilities: some ten seconds in every process",
-        _uncompiled,
-    ),
-    Patch(
-        "nnsight.modeling.vllm.model_runners.GPUModelRunner:get_pp_group",
-        PatchPlace.RELAY,
-        ">=0.8",
-        "nnsight answers with saved values where the pipeline group's rank is 0: the first stage, "
-        "whose copies of the blocks have not seen the other stages' values when a request ends",
-        _reporting_rank,
-    ),
-    Patch(
-        "nnsight.modeling.vllm.model_runners.GPUModelRunner:dumps_compact",
-        PatchPlace.RELAY,
-        ">=0.8",
-        "nnsight pickles what a trace saved, and torch writes each tensor as a file of its own: as "
-        "long as a layer takes, for every layer and step that was read",
-        _at_once,
-    ),
-    Patch(
-        "nnsight.modeling.vllm.model_runners.GPUModelRunner:loads",
-        PatchPlace.RELAY,
-        ">=0.8",
-        "what a block captured is unpickled on the GPU that it was on, which is that of one stage; "
-        "on the others the block would meet tensors of two GPUs",
-        _landing,
-    ),
-    Patch(
-        "vllm.distributed.parallel_state:_PP",
-        PatchPlace.WHOLE_TREE,
-        ">=0.19",
-        "vLLM builds the layers of its own stage; the tree names those of all",
-        _OneStage,
-    ),
-)
 
 
 #: Target → the attribute before any patch.

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from conformance.engines import set_environment
-from conformance.engines.vllm import cpu, patches
+from conformance.engines.vllm import client, patches
 
 # Before vLLM, which reads its environment when imported.
 set_environment()
-cpu.import_everything()
+client.import_everything()
 
 from vllm.platforms import current_platform
 
@@ -16,7 +16,7 @@ import conformance.engines.vllm.engine
 from conformance.engines.forkable import import_present, require_forkable
 
 if current_platform.is_cpu():
-    import_present(cpu.OPENING)
+    import_present(client.OPENING)
     patches.apply(patches.PatchPlace.ZYGOTE)
 
 require_forkable("vLLM and nnsight")

@@ -1,4 +1,7 @@
-"""Sampling parameters for requests with log-probabilities, and reading their outputs."""
+"""Sampling parameters for requests without a trace, and reading their outputs.
+
+It imports no nnsight: a library without it uses these too.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,15 @@ from torch import Tensor
 from conformance.engines.lm import UntracedLogProbabilities
 
 
-def asked_alone(steps: int, **more: Any) -> Any:
-    """Return greedy parameters for requests without a trace, with every log-probability."""
+def _parameters(steps: int, **more: Any) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(
-        temperature=0.0,
-        max_tokens=steps,
-        ignore_eos=True,
-        logprobs=-1,
-        flat_logprobs=True,
-        detokenize=False,
-        **more,
-    )
+    return SamplingParams(max_tokens=steps, ignore_eos=True, detokenize=False, **more)
+
+
+def asked_alone(steps: int, **more: Any) -> Any:
+    """Return greedy parameters for requests without a trace, with every log-probability."""
+    return _parameters(steps, temperature=0.0, logprobs=-1, flat_logprobs=True, **more)
 
 
 def own_words(output: Any) -> dict[str, list[Tensor]]:
@@ -34,42 +33,25 @@ def own_words(output: Any) -> dict[str, list[Tensor]]:
         step = torch.empty(int(ids.max()) + 1)
         step[ids] = torch.tensor(flat.logprobs[start:end])
         logits.append(step)
-    tokens = [torch.tensor([token]) for token in output.token_ids]
-    return {"logits": logits, "tokens": tokens}
+    return {"logits": logits, "tokens": [torch.tensor([token]) for token in output.token_ids]}
 
 
 def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | None) -> Any:
     """Return sampling parameters that request the log-probabilities of a prompt, of `steps`
     generated tokens, and of the `top` likeliest tokens.
     """
-    from vllm import SamplingParams
-
-    return SamplingParams(
-        temperature=temperature,
-        seed=seed,
-        max_tokens=steps,
-        ignore_eos=True,
-        logprobs=top,
-        prompt_logprobs=0,
-        detokenize=False,
-    )
+    return _parameters(steps, temperature=temperature, seed=seed, logprobs=top, prompt_logprobs=0)
 
 
 def own_logprobs(output: Any, top: int) -> UntracedLogProbabilities:
     """Return one request's log-probabilities. A prompt's first token has none."""
-    ids = output.prompt_token_ids[1:]
-    pairs = zip(ids, output.prompt_logprobs[1:], strict=True)
-    prompt = [step[token].logprob for token, step in pairs]
+    pairs = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
     completion = output.outputs[0]
     steps = list(zip(completion.token_ids, completion.logprobs, strict=True))
+    likeliest = [[one.logprob for one in step.values() if one.rank <= top] for _, step in steps]
     return UntracedLogProbabilities(
-        prompt=torch.tensor(prompt)[:, None],
+        prompt=torch.tensor([step[token].logprob for token, step in pairs])[:, None],
         chosen=[torch.tensor([step[token].logprob]) for token, step in steps],
-        top=[
-            torch.tensor([one.logprob for one in step.values() if one.rank <= top]).sort(
-                descending=True
-            )[0]
-            for _, step in steps
-        ],
+        top=[torch.tensor(sorted(found, reverse=True)) for found in likeliest],
         ids=[torch.tensor([token]) for token, _ in steps],
     )

@@ -11,27 +11,31 @@ import multiprocessing
 import pickle
 import signal
 import socket
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import torch
 import uvicorn
 from fastapi import Request, Response
+from nnsight.modeling.vllm import VLLM
 from nnsight.modeling.vllm.serve import http as nnsight_http
 from nnsight.modeling.vllm.serve import server as nnsight_serve
 from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
-from conformance.engines.probing import beside
-from conformance.engines.vllm import cpu, patches
-from conformance.engines.vllm.aborts import NOT_ABORTED
-from conformance.engines.vllm.async_engine import generated
-from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.engines.vllm import client, patches
+from conformance.engines.vllm.async_engine import (
+    ABORTED,
+    SENT,
+    AsyncEngine,
+    AsyncModel,
+    generated,
+)
+from conformance.engines.vllm.engine import load
 from conformance.engines.vllm.patches import PatchPlace
+from conformance.engines.vllm.requests import NOT_ABORTED
 from conformance.engines.vllm.serve_guard import (
     HEADER,
     LOOPBACK,
@@ -61,7 +65,7 @@ def serve(job: Job, listener: socket.socket, secret: str) -> None:
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
-        cpu.close(model)
+        client.close(model)
 
 
 async def _ask(method: str, request: Request) -> Response:
@@ -80,11 +84,7 @@ async def _ask(method: str, request: Request) -> Response:
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
 
 
-#: Pending answers. Not in `ServedModel`, which is sent to other processes with a block.
-SENT: list[Future[dict[str, Any]]] = []
-#: The indices of the traces whose client disconnects.
-HANGING_UP: set[int] = set()
-#: Seconds until it disconnects; it receives nothing before the last token.
+#: Seconds until a client that aborts disconnects; it receives nothing before the last token.
 HANG_UP = 0.3
 
 
@@ -95,11 +95,13 @@ class DeferredServeBackend(LocalServeBackend):  # type: ignore[misc]
     clients = ThreadPoolExecutor(max_workers=8)
 
     def __call__(self, tracer: Any) -> None:
-        send = self._hang_up if len(SENT) in HANGING_UP else self._send
+        send = self._hang_up if len(SENT) in ABORTED else self._send
         SENT.append(self.clients.submit(send, RequestModel.serialize(tracer, compress=False)))
 
     def _hang_up(self, blob: bytes) -> dict[str, Any]:
-        """Send the trace, and close the connection before the answer arrives."""
+        """Send the trace, and close the connection before the answer arrives. nnsight's source says
+        "stock uvicorn does not cancel a handler on client disconnect": the request continues.
+        """
         try:
             httpx.post(
                 f"{self.host}/v1/nnsight/generate",
@@ -112,7 +114,7 @@ class DeferredServeBackend(LocalServeBackend):  # type: ignore[misc]
         raise RuntimeError(NOT_ABORTED)
 
 
-class ServedModel(VLLMModel):
+class ServedModel(AsyncModel):
     """The `lm` object of a scenario whose traces go to a server."""
 
     #: The server's address and secret; class attributes, so that a serialized block does not
@@ -128,24 +130,12 @@ class ServedModel(VLLMModel):
         return self.model.trace(prompt, backend=backend, **self.asking(steps, stop))
 
     def answers(self) -> list[Any]:
-        answers = [SENT.pop(0) for _ in range(len(SENT))]
-        return [answer.exception() or answer.result() for answer in answers]
-
-    @contextmanager
-    def aborting(self, index: int, after: int) -> Iterator[None]:
-        """Abort by closing the client's connection. nnsight's source says "stock uvicorn does not
-        cancel a handler on client disconnect": the request continues alongside later ones.
-        """
-        HANGING_UP.add(index)
-        try:
-            yield
-        finally:
-            HANGING_UP.clear()
+        sent = SENT.copy()
+        SENT.clear()
+        return [answer.exception() or answer.result() for answer in sent]
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
-        body = pickle.dumps(args)
-        url = f"{ServedModel.url}/conformance/{method}"
-        reply = httpx.post(url, content=body, headers=_headers(), timeout=PATIENCE)
+        reply = _ask_server("POST", f"conformance/{method}", content=pickle.dumps(args))
         if reply.is_server_error:
             raise RuntimeError(reply.text)
         reply.raise_for_status()
@@ -159,29 +149,29 @@ class ServedModel(VLLMModel):
         return self.model.edit(**self.way())
 
 
-def _headers() -> dict[str, str]:
-    return {HEADER: ServedModel.secret}
+def _ask_server(method: str, path: str, content: bytes | None = None) -> httpx.Response:
+    headers = {HEADER: ServedModel.secret}
+    url = f"{ServedModel.url}/{path}"
+    return httpx.request(method, url, content=content, headers=headers, timeout=PATIENCE)
 
 
-class ServedEngine(VLLMEngine):
+class ServedEngine(AsyncEngine):
     kind = ServedModel
-    at_once = staticmethod(beside.from_clients)
 
     def load(self) -> Any:
         """Start the server, and return a client's model without weights."""
-        from nnsight.modeling.vllm import VLLM
-
         without_proxy()
         listener, self.reserved = listen()
-        port = listener.getsockname()[1]
+        ServedModel.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         ServedModel.secret = new_secret()
-        self.server = _process()(target=serve, args=(self.job, listener, ServedModel.secret))
+        # A forked process has all imports done, but cannot use CUDA.
+        context: Any = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
+        self.server = context.Process(target=serve, args=(self.job, listener, ServedModel.secret))
         self.server.start()
         # Only this copy: if the server dies, requests are then refused instead of waiting for ever.
         listener.close()
-        ServedModel.url = f"http://{LOOPBACK}:{port}"
         try:
-            self._get("health")
+            _ask_server("GET", "health").raise_for_status()
         except httpx.TransportError as error:
             words = "the server ended while it loaded; the root cause is above"
             raise RuntimeError(words) from error
@@ -189,12 +179,8 @@ class ServedEngine(VLLMEngine):
         return VLLM(str(self.job.checkpoint), dtype=self.job.precision.dtype)
 
     def front(self) -> str:
-        return str(self._get("openapi.json").json()["info"]["title"])
-
-    @staticmethod
-    def _get(path: str) -> httpx.Response:
-        url = f"{ServedModel.url}/{path}"
-        return httpx.get(url, headers=_headers(), timeout=PATIENCE).raise_for_status()
+        described = _ask_server("GET", "openapi.json").raise_for_status().json()
+        return str(described["info"]["title"])
 
     def close(self) -> None:
         self.server.terminate()
@@ -205,14 +191,6 @@ class ServedEngine(VLLMEngine):
         self.reserved.close()
 
 
-def _process() -> type[BaseProcess]:
-    """Return the process class: fork, which has all imports done, or spawn if CUDA is available."""
-    if torch.cuda.is_available():
-        return multiprocessing.get_context("spawn").Process
-    return multiprocessing.get_context("fork").Process
-
-
 def open_engine(job: Job) -> ServedEngine:
-    if not torch.cuda.is_available():
-        cpu.prepare(fork=True)
+    client.prepare(streaming=True)
     return ServedEngine(job)

@@ -33,11 +33,10 @@ def own_error(error: Exception, checkpoint: str, arguments: Mapping[str, Any]) -
     """Return the error as the engine's own if vLLM raises the same without nnsight; None if it does
     not, or not in time.
     """
-    line = _last_line(str(error))
-    if not line:
+    lines = str(error).strip().splitlines()
+    if not lines:
         return None
     command = [sys.executable, "-m", __name__, checkpoint, json.dumps(dict(arguments), default=str)]
-    surroundings = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     try:
         done = subprocess.run(
             command,
@@ -46,25 +45,16 @@ def own_error(error: Exception, checkpoint: str, arguments: Mapping[str, Any]) -
             errors="replace",
             timeout=_PATIENCE,
             check=False,
-            env=surroundings,
+            env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    same = done.returncode != 0 and line in done.stderr
-    return RaisedWithoutNnsightError(f"{described(error)} {TOO}") if same else None
-
-
-def _last_line(words: str) -> str:
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1][:_LINE] if lines else ""
-
-
-def main(checkpoint: str, arguments: str) -> None:
-    """Start vLLM as its users do."""
-    from vllm import LLM
-
-    LLM(checkpoint, **json.loads(arguments))
+    if done.returncode == 0 or lines[-1].strip()[:_LINE] not in done.stderr:
+        return None
+    return RaisedWithoutNnsightError(f"{described(error)} {TOO}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    from vllm import LLM
+
+    LLM(sys.argv[1], **json.loads(sys.argv[2]))

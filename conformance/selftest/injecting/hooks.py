@@ -234,7 +234,7 @@ TOLD = "selftest_arm"
 
 
 def _told_by_name() -> None:
-    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").IdentityRPC
+    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").HarnessRPC
 
     def arm(
         self: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str

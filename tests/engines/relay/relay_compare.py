@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from relay_lab import Engine, ProgramError
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from tests.patience import PATIENCE
 
@@ -13,43 +14,33 @@ from tests.patience import PATIENCE
 GROWING = {"stage", "steps", "bytes", "resident"}
 
 
-def differences(a: Any, b: Any, at: str = "") -> list[str]:  # noqa: PLR0911 - one a type
+def differences(a: Any, b: Any) -> list[str]:
     """Every place at which two results differ."""
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return [f"{at}: {a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"]
-        # NaN is equal to itself here: what counts is the bits.
-        a, b = a.cpu(), b.cpu()
-        bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-        worst = (a.float() - b.float()).abs().max() if a.numel() else 0
-        return [] if torch.equal(*bits) else [f"{at}: differ by up to {worst}"]
-    if type(a) is not type(b):
-        return [f"{at}: {type(a).__name__} and {type(b).__name__}"]
-    if isinstance(a, dict):
-        if a.keys() != b.keys():
-            return [f"{at}: keys {sorted(a)} and {sorted(b)}"]
-        return [d for key in a for d in differences(a[key], b[key], f"{at}.{key}")]
-    if isinstance(a, list | tuple):
-        if len(a) != len(b):
-            return [f"{at}: {len(a)} and {len(b)} entries"]
-        pairs = enumerate(zip(a, b, strict=True))
-        return [d for i, (x, y) in pairs for d in differences(x, y, f"{at}[{i}]")]
-    return [] if a == b else [f"{at}: {a!r} and {b!r}"]
+    (one, shape), (other, other_shape) = tree_flatten_with_path(a), tree_flatten_with_path(b)
+    if shape != other_shape:
+        return [f"{shape} and {other_shape}"]
+    pairs = zip(one, other, strict=True)
+    return [f"{keystr(at)}: {words}" for (at, x), (_, y) in pairs if (words := difference(x, y))]
 
 
-def tensors(value: Any) -> int:
-    """How many tensors there are in a result; a program that returns none proves nothing."""
-    if isinstance(value, torch.Tensor):
-        return 1
-    if isinstance(value, dict):
-        return sum(tensors(item) for item in value.values())
-    return sum(tensors(item) for item in value) if isinstance(value, list | tuple) else 0
+def difference(a: Any, b: Any) -> str:
+    """How two values differ, "" if they do not; nan equals itself, since the bits count."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return "" if type(a) is type(b) and a == b else f"{a!r} and {b!r}"
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"
+    a, b = a.cpu(), b.cpu()
+    if torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))):
+        return ""
+    return f"differ by up to {(a.float() - b.float()).abs().max()}"
 
 
 def same_on(one: Engine, other: Engine, program: str, *args: Any) -> None:
     """A program gives the same on both engines, and leaves nothing behind on the second."""
     expected, got = one.run(program, *args), other.run(program, *args)
-    assert tensors(expected) or program == "untraced"
+    # A program that returns no tensors proves nothing.
+    tensors = [leaf for leaf in tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
+    assert tensors or program == "untraced"
     found = differences(expected, got)
     assert not found, found[:5]
     assert_clean(other)
@@ -64,8 +55,13 @@ def error_of(engine: Engine, program: str, *args: Any) -> ProgramError:
     raise AssertionError(f"{program} returned {value!r}")
 
 
+def left_behind(engine: Engine) -> list[dict[str, int]]:
+    """The relay's counters that are not zero, on each rank that has any."""
+    ranks = engine.run("state")
+    left = [{k: v for k, v in rank.items() if v and k not in GROWING} for rank in ranks]
+    return [rank for rank in left if rank]
+
+
 def assert_clean(engine: Engine) -> None:
-    """Every counter of the relay is zero on every rank."""
-    for rank in engine.run("state"):
-        assert not any(value for name, value in rank.items() if name not in GROWING), rank
-    assert not any(engine.run("tracked"))
+    assert not left_behind(engine)
+    assert not any(engine.run("rpc", "nnsight_request_count"))

@@ -6,20 +6,47 @@ forked from it.
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from functools import reduce
+from typing import Any, NamedTuple
+
+Program = tuple[Any, ...]
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """Stands in for what is taken out."""
+class Fault(NamedTuple):
+    """What is replaced, as `module:attribute`; its replacement, given the original; and programs,
+    one of which must notice it on this engine: the stages and tensor-parallel ranks of a model.
+    """
+
+    target: str
+    replace: Callable[[Any], Any]
+    programs: tuple[Program, ...]
+    model: str = "llama-4"
+    pipeline: int = 2
+    tensor: int = 1
+    settings: tuple[tuple[str, Any], ...] = ()
 
 
-def counts_of_served_visits_only() -> None:
-    from conformance.engines.vllm.relay import stage
+def inject(name: str) -> None:
+    fault = FAULTS[name]
+    module, _, path = fault.target.partition(":")
+    *above, attribute = path.split(".")
+    found = importlib.import_module(f"conformance.engines.vllm.relay.{module}")
+    owner = reduce(getattr, above, found)
+    setattr(owner, attribute, fault.replace(getattr(owner, attribute)))
+
+
+def take_out(_: Any) -> Any:
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    return nothing
+
+
+def replay_served_only(original: Any) -> Any:
     from conformance.engines.vllm.relay.record import Visits
-
-    original = stage.replay
 
     def replay(interleaver: Any, visits: Visits, batch: Any, device: Any) -> Any:
         kept = sorted(visits.served)
@@ -29,53 +56,27 @@ def counts_of_served_visits_only() -> None:
         fewer = Visits(visits.stage, locations, boundary, served)
         return original(interleaver, fewer, batch, device)
 
-    stage.replay = replay
+    return replay
 
 
-def visits_counted_for_absent_workers() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    Relay._credit = nothing
-
-
-def no_cascade() -> None:
-    from conformance.engines.vllm.relay import stage
-
-    original = stage.RelayMessage
-
+def send_own_visits_only(original: Any) -> Any:
     def message(step: int, visits: Any = (), *rest: Any, **kwargs: Any) -> Any:
         return original(step, tuple(visits[-1:]), *rest, **kwargs)
 
-    stage.RelayMessage = message
+    return message
 
 
-def no_backlog() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    original = Relay.catch_up
-    Relay.catch_up = lambda self, bound: original(self, bound) if self.last else None
+def catch_up_on_the_last(original: Any) -> Any:
+    return lambda self, bound: original(self, bound) if self.last else None
 
 
-def backlog_bound_by_age_only() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    Relay.collecting = nothing
-
-
-def no_digests() -> None:
-    from conformance.engines.vllm.relay import replay
+def find_no_changes(_: Any) -> Any:
     from conformance.engines.vllm.relay.record import Reader
 
-    replay.readers = lambda visits, _: [
-        tuple(Reader(row, None) for row in visit.groups) for visit in visits
-    ]
+    return lambda visits, _: [tuple(Reader(row, None) for row in visit.groups) for visit in visits]
 
 
-def caches_not_recorded() -> None:
-    from conformance.engines.vllm.relay.replay import RelayInterleaver
-
-    original = RelayInterleaver.handle
-
+def record_no_caches(original: Any) -> Any:
     def handle(self: Any, provider: str, value: Any) -> Any:
         if self.log is not None and not self._ready(provider):
             self.log.locations.append(provider)
@@ -86,87 +87,19 @@ def caches_not_recorded() -> None:
                 self.log = log
         return original(self, provider, value)
 
-    RelayInterleaver.handle = handle
+    return handle
 
 
-def live_values_sent() -> None:
-    from conformance.engines.vllm.relay import replay
-
-    replay.snapshot = lambda value: value
-
-
-def first_stage_reports() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    Relay.reports = property(lambda self: self.stage == 0)
-
-
-def spanning_modules_served_everywhere() -> None:
-    from conformance.engines.vllm.relay import placeholders
-
-    placeholders.elsewhere = lambda *_, **__: frozenset()
-
-
-def shared_random_states() -> None:
-    from conformance.engines.vllm.relay import randomness
-
-    randomness.adopt = nothing
-
-
-def weights_not_fetched() -> None:
-    from conformance.engines.vllm.relay import placeholders
-
-    placeholders.remote = lambda module, path, fetch: module
-
-
-def shared_modules_by_local_name() -> None:
-    from conformance.engines.vllm.relay import placeholders
-
-    placeholders._first_paths = lambda whole: {path: path for path in whole}
-
-
-def no_poison() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    Relay.fail = nothing
-
-
-def groups_of_the_present_step() -> None:
-    from conformance.engines.vllm.relay import stage
-
-    stage.placed = lambda interleaver, batch: contextlib.nullcontext()
-
-
-def rows_left_as_tokens() -> None:
-    from conformance.engines.vllm.relay import replay
-
-    replay._to_rows = nothing
-
-
-def aborted_requests_kept() -> None:
-    from conformance.engines.vllm.relay.stage import Relay
-
-    Relay._forget_ended = nothing
-
-
-def exchange_for_every_request() -> None:
-    from conformance.engines.vllm.relay import stage
-
-    original = stage.Relay._track
-
+def track_everything(original: Any) -> Any:
     def track(self: Any, new: Any) -> None:
         original(self, new)
         for data in new:
-            self.tracked.setdefault(data.req_id, stage._Tracked(stage.Request(data.req_id)))
+            self.tracked.setdefault(data.req_id, 0)
 
-    stage.Relay._track = track
+    return track
 
 
-def pieces_sent_under_tensor_parallelism() -> None:
-    from conformance.engines.vllm.relay import replay
-
-    original = replay.RelayInterleaver._serve
-
+def serve_pieces(original: Any) -> Any:
     def serve(self: Any, log: Any, index: int, ready: Any, value: Any) -> Any:
         fragments, self.fragments = self.fragments, None
         try:
@@ -174,11 +107,64 @@ def pieces_sent_under_tensor_parallelism() -> None:
         finally:
             self.fragments = fragments
 
-    replay.RelayInterleaver._serve = serve
+    return serve
 
 
-FAULTS: dict[str, Callable[[], None]] = {
-    name: fault
-    for name, fault in list(globals().items())
-    if callable(fault) and getattr(fault, "__module__", None) == __name__ and name != "nothing"
+FLIGHT = (("max_model_len", 64), ("max_num_batched_tokens", 64))
+FEW_BLOCKS = (("block_size", 32), ("num_gpu_blocks_override", 6))
+#: An engine that does not survive its fault, and is nobody else's.
+ALONE = (("max_model_len", 96),)
+
+BACKWARD: Program = ("backward_between_steps",)
+READ_ALL: Program = ("read_all",)
+PARTS: Program = ("sub_modules",)
+
+FAULTS = {
+    "counts_of_served_visits_only": Fault(
+        "stage:replay",
+        replay_served_only,
+        (("steps", slice(2, 5)), ("samples_forced",), ("wave",)),
+    ),
+    "visits_counted_for_absent_workers": Fault(
+        "stage:Relay._credit", take_out, (("preempted",),), settings=FEW_BLOCKS
+    ),
+    "no_cascade": Fault(
+        "stage:RelayMessage", send_own_visits_only, (BACKWARD, READ_ALL), "llama-6", 3
+    ),
+    "no_backlog": Fault("stage:Relay.catch_up", catch_up_on_the_last, (BACKWARD,)),
+    "backlog_bound_by_age_only": Fault("stage:Relay.collecting", take_out, (READ_ALL,)),
+    "no_digests": Fault("replay:find_readers", find_no_changes, (("writes_process_id", 0),)),
+    "caches_not_recorded": Fault(
+        "replay:RelayInterleaver.handle", record_no_caches, (("cached",),)
+    ),
+    "live_values_sent": Fault(
+        "replay:snapshot", lambda _: lambda value: value, (("in_place",), ("cross_write",), PARTS)
+    ),
+    "first_stage_reports": Fault(
+        "stage:Relay.reports",
+        lambda _: property(lambda self: self.stage == 0),
+        (BACKWARD, READ_ALL, ("stopped",)),
+    ),
+    "spanning_modules_served_everywhere": Fault(
+        "placeholders:elsewhere", lambda _: lambda *_, **__: frozenset(), (PARTS,)
+    ),
+    "shared_random_states": Fault("randomness:adopt", take_out, (("noisy", 0),)),
+    "weights_not_fetched": Fault("placeholders:make_remote", take_out, (("norm_applied",),)),
+    "shared_modules_by_local_name": Fault(
+        "placeholders:_first_paths",
+        lambda _: lambda whole: {path: path for path in whole},
+        (("rotary", 1),),
+    ),
+    "no_poison": Fault("stage:Relay.fail", take_out, (("forward_raises", 1),), settings=ALONE),
+    "groups_of_the_present_step": Fault(
+        "stage:placed", lambda _: lambda *_: nullcontext(), (("wave", 8, 6),), settings=FLIGHT
+    ),
+    "rows_left_as_tokens": Fault("replay:_to_rows", take_out, (("rows_carried",),)),
+    "aborted_requests_kept": Fault("stage:Relay._forget_ended", take_out, (("abort_noticed",),)),
+    "exchange_for_every_request": Fault(
+        "stage:Relay._track", track_everything, (("bytes_of_untraced",),)
+    ),
+    "pieces_sent_under_tensor_parallelism": Fault(
+        "replay:RelayInterleaver._serve", serve_pieces, (PARTS,), tensor=2
+    ),
 }

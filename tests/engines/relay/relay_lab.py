@@ -14,14 +14,16 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import relay_faults
 import torch
 
-from conformance.engines import ENVIRONMENT
+from conformance.engines import ENVIRONMENT, set_environment
 from conformance.processes import sessions, temporary
 from tests.patience import PATIENCE
 
@@ -79,11 +81,9 @@ class Engine:
 
     def close(self) -> None:
         """Ask the engine to shut down and wait until its process is gone."""
-        try:
+        with suppress(OSError):
             self.connection.send(None)
             self.connection.close()
-        except OSError:
-            pass
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if self.process is not None:
@@ -104,7 +104,7 @@ class Lab:
         self.owned = ExitStack()
         self.folder = self.owned.enter_context(temporary.folder())
         self.listener = Listener(str(self.folder / "socket"), family="AF_UNIX")
-        environment = {
+        self.environment = {
             # Some of it is read as soon as torch is imported.
             **ENVIRONMENT,
             **os.environ,
@@ -112,15 +112,14 @@ class Lab:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
         }
         self.log = (self.folder / "log").open("wb")
-        self.environment = environment
         self.engines: dict[Spec, Engine] = {}
         # CUDA does not survive a fork: there each engine imports for itself.
         self.forks = not torch.cuda.is_available()
         if self.forks:
-            self.process = self._started()
+            self.process = self._start()
             self.zygote = self.listener.accept()
 
-    def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, str(HERE / "relay_lab.py"), str(self.listener.address), *arguments],
             env=self.environment,
@@ -135,7 +134,7 @@ class Lab:
             if self.forks:
                 self.zygote.send((spec, str(self.folder)))
             else:
-                process = self._started(pickle.dumps(spec).hex(), str(self.folder))
+                process = self._start(pickle.dumps(spec).hex(), str(self.folder))
             connection = self.listener.accept()
             pid, error = connection.recv()
             if error:
@@ -164,22 +163,10 @@ class Lab:
 # -- the warm process and its children ---------------------------------------------------
 
 
-def _tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+def tokenizer() -> Any:
+    from conformance.engines.building import checkpoint_builder
 
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=["<unk>", "<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog"], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    return checkpoint_builder._train_tokenizer(512)
 
 
 def build(name: str, folder: str) -> str:
@@ -211,17 +198,8 @@ def build(name: str, folder: str) -> str:
         )
     torch.manual_seed(7)
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(path)
-    _tokenizer().save_pretrained(path)
+    tokenizer().save_pretrained(path)
     return str(path)
-
-
-def _worker(relayed: bool) -> str:
-    """The worker on CUDA; "" where there is none."""
-    if not torch.cuda.is_available():
-        return ""
-    if relayed:
-        return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
-    return "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
 
 
 def _serve_engine(spec: Spec, folder: str, address: str) -> None:
@@ -234,27 +212,21 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     try:
         from nnsight.modeling.vllm import VLLM
 
-        from conformance.engines.vllm import cpu, patches
+        from conformance.engines.vllm import client, patches
         from conformance.engines.vllm.patches import PatchPlace
 
-        if torch.cuda.is_available():
-            cpu.set_environment()
-            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        else:
-            cpu.prepare(fork=True)
+        set_environment()
+        client.prepare()
         asked = dict(spec.settings)
         fault = asked.pop("fault", None)
         if fault is not None:
-            from relay_faults import FAULTS
-
-            FAULTS[fault]()
-        relayed = asked.pop("relay", True) and spec.pipeline > 1
-        worker = _worker(relayed) or cpu.worker_class(spec.pipeline, relay=relayed)
+            relay_faults.inject(fault)
+        worker = client.worker_class(relay=asked.pop("relay", True) and spec.pipeline > 1)
         patches.apply(PatchPlace.CLIENT)
         patches.apply(PatchPlace.ENGINE, worker=worker)
         settings: dict[str, Any] = {
             "dtype": "bfloat16",
-            "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,
+            "kv_cache_memory_bytes": client.KV_CACHE_BYTES,
             "max_model_len": 128,
             "max_logprobs": -1,
             "max_num_seqs": 8,
@@ -277,14 +249,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     import relay_programs
     from nnsight.tracing.tracer import _local
 
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            request = None
-        if request is None:
-            break
-        program, args, kwargs = request
+    for program, args, kwargs in _requests(connection):
         try:
             result = ("value", getattr(relay_programs, program)(model, *args, **kwargs))
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
@@ -292,32 +257,29 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         if getattr(_local, "depth", 0):
             result = ("error", ("OpenScope", f"{program} left nnsight's scope open", ""))
         connection.send_bytes(pickle.dumps(result))
-    cpu.close(model)
+    client.close(model)
     os._exit(0)
+
+
+def _requests(connection: Connection) -> Iterator[Any]:
+    """What the other end sends, until it sends None or is gone."""
+    with suppress(EOFError):
+        yield from iter(connection.recv, None)
 
 
 def main(address: str) -> None:
     """Import everything, then fork an engine for each description that arrives."""
     sessions.die_with_parent()
-    from conformance.engines.vllm import cpu
+    from conformance.engines.vllm import client
 
-    cpu.set_environment()
+    set_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    cpu.import_everything()
-    import conformance.engines.vllm.relay.cpu  # noqa: F401 - for the engines to be forked
-
+    client.import_everything()
     connection = Client(address, family="AF_UNIX")
     fork = multiprocessing.get_context("fork")
     # Nobody waits for the engines here; the system shall not keep them as zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            request = None
-        if request is None:
-            break
-        spec, folder = request
+    for spec, folder in _requests(connection):
         build(spec.model, folder)
         fork.Process(target=_serve_engine, args=(spec, folder, address)).start()
     os._exit(0)

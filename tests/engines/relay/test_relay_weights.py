@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.engines.vllm.relay.errors import RemoteWeightError
-from conformance.engines.vllm.relay.weights import Owners
+from conformance.engines.vllm.relay.weights import Owners, RemoteWeightError
 
 
 class _Alone:

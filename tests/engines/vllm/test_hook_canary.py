@@ -28,28 +28,22 @@ class Runner(WatchedRunner, Forward):
     pass
 
 
-def stepped(runner, steps):
+def stepped(passed, **more):
+    """What a process answers after three steps."""
+    runner = Runner(passed, **more)
     runner.hooks = Hooks((AT,))
-    for _ in range(steps):
+    for _ in range(3):
         assert runner.execute_model() == "output"
-    return runner.hooks.taken()
+    counts = runner.hooks.taken()
+    assert runner.hooks.taken() == {"steps": 0, "silent": 0}
+    return counts
 
 
 def test_steps_whose_hooks_fired_are_counted():
-    assert proven([stepped(Runner(passed=1), 3), stepped(Runner(passed=2), 3)]) == 3
+    assert proven([stepped(passed=1), stepped(passed=2)]) == 3
+    assert proven([stepped(passed=0, mediators=())]) == 0, "without a block"
 
 
 def test_an_engine_that_goes_around_the_hooks_of_one_rank_is_no_match():
-    answers = [stepped(Runner(passed=1), 3), stepped(Runner(passed=0), 3)]
     with pytest.raises(HooksSkippedError, match=r"in 3 of 3 steps .* rank 1"):
-        proven(answers)
-
-
-def test_steps_without_a_block_ask_for_no_hook():
-    assert proven([stepped(Runner(passed=0, mediators=()), 3)]) == 0
-
-
-def test_what_was_taken_is_not_counted_again():
-    runner = Runner(passed=0)
-    stepped(runner, 1)
-    assert runner.hooks.taken() == {"steps": 0, "silent": 0}
+        proven([stepped(passed=1), stepped(passed=0)])

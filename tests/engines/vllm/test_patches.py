@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import gc
+import importlib
+import linecache
+import sys
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import zmq
+from nnsight.intervention.interleaver import Mediator
 from packaging.specifiers import SpecifierSet
 from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+from vllm.model_executor.model_loader import base_loader
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestOutputCollector
 
 import conformance
 from conformance.engines.vllm import patches
@@ -95,52 +107,38 @@ def test_nothing_of_another_package_is_exchanged_but_by_the_list():
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "found"),
     [
-        "import torch\ntorch.accelerator.synchronize = print",
-        "def f():\n    from vllm.v1.executor import multiproc_executor as m\n    m.get = len",
-        "from nnsight.modeling.vllm import VLLM\nVLLM._WORKER_CLS: str = 'x'",
-        "import vllm.a\nx = vllm.a.b = 3",
-        "import vllm\nx, vllm.b = 1, 2",
-        "from importlib import import_module\nmodule = import_module('vllm')\nmodule.x = 1",
-        "import importlib\nmodule: object = importlib.import_module('vllm')\nmodule.x = 1",
-        "from vllm import a\nsetattr(a, 'x', 1)",
-        "from vllm import a\ndel a.b",
-        "from unittest import mock\nfrom vllm import a\nmock.patch.object(a, 'x', 1)",
-        "from unittest.mock import patch\nimport vllm\npatch.object(vllm, 'x', 1)",
-        "from unittest import mock\nmock.patch('vllm.a.b', 1)",
-        "import importlib\nimportlib.import_module('vllm').x = 1",
+        ("import torch\ntorch.accelerator.synchronize = print", 1),
+        ("def f():\n    from vllm.v1.executor import multiproc_executor as m\n    m.get = len", 1),
+        ("from nnsight.modeling.vllm import VLLM\nVLLM._WORKER_CLS: str = 'x'", 1),
+        ("import vllm.a\nx = vllm.a.b = 3", 1),
+        ("import vllm\nx, vllm.b = 1, 2", 1),
+        ("from importlib import import_module\nmodule = import_module('vllm')\nmodule.x = 1", 1),
+        ("import importlib\nmodule: object = importlib.import_module('vllm')\nmodule.x = 1", 1),
+        ("from vllm import a\nsetattr(a, 'x', 1)", 1),
+        ("from vllm import a\ndel a.b", 1),
+        ("from unittest import mock\nfrom vllm import a\nmock.patch.object(a, 'x', 1)", 1),
+        ("from unittest.mock import patch\nimport vllm\npatch.object(vllm, 'x', 1)", 1),
+        ("from unittest import mock\nmock.patch('vllm.a.b', 1)", 1),
+        ("import importlib\nimportlib.import_module('vllm').x = 1", 1),
+        ("import os\nos.environ['X'] = '1'", 0),
+        ("from conformance import store\nstore.x = 1", 0),
+        ("from unittest import mock\nfrom conformance import a\nmock.patch.object(a, 'x', 1)", 0),
+        ("import torch\ntorch.backends.cudnn.allow_tf32 = False", 0),
+        ("import xml.etree.ElementTree as ET\nET.SubElement(a, 'b').text = 'c'", 0),
+        ("import torch\nclass A:\n    def f(self):\n        self.x = torch.ones(1)", 0),
     ],
 )
-def test_what_goes_past_the_list_is_found(source):
-    assert len(exchanges(source)) == 1
+def test_what_goes_past_the_list_is_found_and_nothing_else(source, found):
+    assert len(exchanges(source)) == found
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os\nos.environ['X'] = '1'",
-        "from conformance import store\nstore.x = 1",
-        "from unittest import mock\nfrom conformance import a\nmock.patch.object(a, 'x', 1)",
-        "import torch\ntorch.backends.cudnn.allow_tf32 = False",
-        "import xml.etree.ElementTree as ET\nET.SubElement(a, 'b').text = 'c'",
-        "import torch\nclass A:\n    def f(self):\n        self.x = torch.ones(1)",
-    ],
-)
-def test_what_is_nobody_elses_attribute_is_none(source):
-    assert exchanges(source) == []
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
-def test_what_is_exchanged_is_there_in_the_installed_versions(patch: Patch):
-    assert SpecifierSet(patch.versions) and patch.reason
-    assert patch.meant
-    assert patch.target in {each.target for each, *_ in patches._targets(patch.place)}
-
-
-def test_a_place_has_its_patches_and_no_target_is_in_the_list_twice():
+def test_what_is_exchanged_is_there_in_the_installed_versions():
+    assert all(SpecifierSet(patch.versions) and patch.reason for patch in PATCHES)
+    there = [each.target for place in PatchPlace for each, *_ in patches._targets(place)]
+    assert sorted(there) == sorted({patch.target for patch in PATCHES})
     assert {patch.place for patch in PATCHES} == set(PatchPlace)
-    assert len({patch.target for patch in PATCHES}) == len(PATCHES)
 
 
 class Box:
@@ -169,8 +167,10 @@ def record(attribute="held", versions=">=0"):
     return Patch(f"{__name__}:Box.{attribute}", PatchPlace.CLIENT, versions, "", plus)
 
 
-def test_applied_twice_is_applied_once(listed):
+def test_applied_twice_is_applied_once_and_for_a_block_it_is_put_back(listed):
     listed(record())
+    with patches.applied(PatchPlace.CLIENT, more=2):
+        assert Box.held == 3
     patches.apply(PatchPlace.WORKER)
     assert Box.held == 1
     patches.apply(PatchPlace.CLIENT)
@@ -178,13 +178,6 @@ def test_applied_twice_is_applied_once(listed):
     assert Box.held == 2
     patches.apply(PatchPlace.CLIENT, more=5)
     assert Box.held == 6
-
-
-def test_for_a_block_it_is_put_back(listed):
-    listed(record())
-    with patches.applied(PatchPlace.CLIENT, more=2):
-        assert Box.held == 3
-    assert Box.held == 1
 
 
 def test_what_an_installed_version_has_not_is_left_and_logged(listed, caplog):
@@ -196,111 +189,35 @@ def test_what_an_installed_version_has_not_is_left_and_logged(listed, caplog):
 
 @pytest.mark.parametrize(("version", "held"), [("1.9", 1), ("2.0rc1.dev7+g1", 2), ("dev", 2)])
 def test_a_patch_is_for_some_versions(listed, monkeypatch, version, held):
-    import sys
-
     listed(record(versions=">=2.0.dev0"))
     monkeypatch.setattr(sys.modules[__name__], "__version__", version, raising=False)
     patches.apply(PatchPlace.CLIENT)
     assert Box.held == held
 
 
-def pack(weight):
-    """What vLLM's kernels do: there is none for the meta device."""
-    return torch.ops.conformance_test.pack(weight)
-
-
-def built(device):
-    """A model with weights to pack in each of the ways that vLLM has for it."""
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
-
-    class Method(QuantizeMethodBase):
-        def create_weights(self, layer, *_, **__): ...
-
-        def apply(self, layer, *_, **__): ...
-
-        def process_weights_after_loading(self, layer):
-            layer.packed = pack(layer.weight)
-
-    class Attention(torch.nn.Linear, AttentionLayerBase):
-        def get_attn_backend(self): ...
-
-        def get_kv_cache_spec(self, _): ...
-
-        def process_weights_after_loading(self, _):
-            self.packed = pack(self.weight)
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.experts = torch.nn.Linear(3, 2)
-            self.experts.quant_method = Method()
-            self.attention = Attention(3, 2)
-
-        def process_weights_after_loading(self):
-            self.packed = pack(self.experts.weight)
-
-    with torch.device(device):
-        return Model()
-
-
-def packed(model):
-    return [name for name, module in model.named_modules() if hasattr(module, "packed")]
-
-
-@pytest.fixture(scope="module")
-def process():
-    """vLLM's own processing of weights, with what it reads of a model's configuration."""
-    from vllm.model_executor.model_loader import base_loader
-
-    config = SimpleNamespace(
-        word_embeddings_untied_by_checkpoint=False, dtype=torch.bfloat16, quantization=None
-    )
-
-    def run(model, target):
-        base_loader.process_weights_after_loading(model, config, torch.device(target))
-
-    with torch.library._scoped_library("conformance_test", "DEF") as library:
-        library.define("pack(Tensor weight) -> Tensor")
-        library.impl("pack", lambda weight: weight.clone(), "CPU")
-        yield run
-
-
-@pytest.mark.parametrize("target", ["cpu", "meta"])
-def test_no_weights_are_processed_on_the_meta_device(process, target):
+@pytest.mark.parametrize(
+    ("devices", "target", "processed"),
+    [
+        (["meta", "meta"], "cpu", False),
+        (["meta", "meta"], "meta", False),
+        (["cpu", "cpu"], "meta", False),
+        (["cpu", "cpu"], "cpu", True),
+        # A stage holds another's layers on the meta device, where vLLM's Transformers backend
+        # builds them.
+        (["cpu", "meta"], "cpu", True),
+    ],
+)
+def test_no_weights_are_processed_on_the_meta_device(monkeypatch, devices, target, processed):
     """Whatever the layer: a client's tree is read for its structure alone."""
-    with pytest.raises(NotImplementedError):
-        process(built("meta"), "cpu")
+    given = []
+    monkeypatch.setattr(base_loader, "process_weights_after_loading", lambda *a: given.append(a))
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 2, device=device) for device in devices))
     with patches.applied(PatchPlace.CLIENT):
-        model = built("meta")
-        process(model, target)
-    assert packed(model) == []
-
-
-def test_weights_are_processed_where_they_are(process):
-    with patches.applied(PatchPlace.CLIENT):
-        model = built("cpu")
-        process(model, "cpu")
-    assert packed(model) == ["", "experts", "attention"]
-
-
-def test_what_one_stage_has_not_keeps_the_rest_from_nothing(process):
-    """A stage holds another's layers on the meta device, where vLLM's Transformers backend
-    builds them.
-    """
-    with patches.applied(PatchPlace.CLIENT):
-        model = built("cpu")
-        model.elsewhere = torch.nn.Linear(3, 2, device="meta")
-        process(model, "cpu")
-    assert packed(model) == ["", "experts", "attention"]
+        base_loader.process_weights_after_loading(model, None, torch.device(target))
+    assert bool(given) is processed
 
 
 def test_the_source_of_a_block_is_there_for_as_long_as_the_block():
-    import gc
-    import linecache
-
-    from nnsight.intervention.interleaver import Mediator
-
     def sources():
         return {name for name in linecache.cache if name.startswith("<edit-")}
 
@@ -331,10 +248,6 @@ def condition() -> Iterator[tuple[Any, Any]]:
             end.close(linger=0)
 
 
-def _told(reader: Any) -> bool:
-    return bool(reader.local_notify_socket.poll(0))
-
-
 def test_who_waits_is_told_of_a_message_and_looks_unasked_where_that_is_lost(
     condition: tuple[Any, Any],
 ) -> None:
@@ -343,12 +256,92 @@ def test_who_waits_is_told_of_a_message_and_looks_unasked_where_that_is_lost(
     wait = patch.replacement(lambda condition, timeout_ms: begun.append(timeout_ms))
     writer, reader = condition
     reader.record_read()
-    while not _told(reader):  # a subscription takes its time
+    while not reader.local_notify_socket.poll(0):  # a subscription takes its time
         writer.notify()
     wait(reader, None)
-    assert not _told(reader)
+    assert not reader.local_notify_socket.poll(0)
     wait(reader, None)  # with none under way it returns as well: the caller looks for itself
     assert begun == []
     reader.last_read -= reader.busy_loop_s + 1
     wait(reader, 5000)
     assert begun == [5000]
+
+
+def test_a_store_listens_on_its_own_host_and_on_no_other():
+    def listening():
+        found = psutil.Process().net_connections(kind="inet")
+        return {tuple(one.laddr) for one in found if one.status == psutil.CONN_LISTEN}
+
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    before = listening()
+    with patches.applied(PatchPlace.CLIENT):
+        store = rendezvous._create_c10d_store("127.0.0.1", 0, 0, 1, timedelta(seconds=20))
+    assert [host for host, port in listening() - before] == ["127.0.0.1"]
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    assert (store.host, store.port) in listening()
+
+
+# --- a call of an engine whose process has ended ends as well ------------------------------
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """An engine, and a call after which it has ended."""
+    monkeypatch.setattr(patches, "LOOK", 0.01)
+    dead = RuntimeError("EngineCore encountered an issue")
+    engine = SimpleNamespace(errored=False, dead_error=dead)
+
+    async def ends():
+        engine.errored = True
+        await asyncio.get_running_loop().create_future()
+
+    return engine, ends
+
+
+def run(answer):
+    async def call():
+        return await asyncio.wait_for(answer, timeout=20)
+
+    return asyncio.run(call())
+
+
+def test_nobody_waits_for_an_engine_that_has_ended(dying):
+    engine, ends = dying
+
+    async def answers(error=None):
+        await asyncio.sleep(0.03)
+        if error:
+            raise error
+        return [7]
+
+    assert run(patches.unless_dead(engine, answers())) == [7]
+    with pytest.raises(ValueError, match="no such method"):
+        run(patches.unless_dead(engine, answers(ValueError("no such method"))))
+    run(patches.tell_of_the_end(engine, lambda: None))  # of a request that is over
+    with pytest.raises(RuntimeError, match="EngineCore"):
+        run(patches.unless_dead(engine, ends()))
+
+
+def test_the_engine_that_nnsight_asks_is_vllms_with_that_end(dying, monkeypatch):
+    """nnsight awaits `collective_rpc` itself, for what a finished trace has saved."""
+    engine, ends = dying
+    monkeypatch.setattr(AsyncLLM, "collective_rpc", lambda *_, **__: ends())
+    with patches.applied(PatchPlace.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+        run(AsyncLLM.collective_rpc(engine, "saved"))
+
+
+def test_a_request_that_comes_as_the_engine_ends_is_told_of_it(dying, monkeypatch):
+    engine, _ = dying
+
+    async def accepted(*_, **__):
+        return RequestOutputCollector(RequestOutputKind.DELTA, "one")
+
+    async def call():
+        request = await AsyncLLM.add_request(engine, "one")
+        engine.errored = True
+        await request.get()
+
+    monkeypatch.setattr(AsyncLLM, "add_request", accepted)
+    with patches.applied(PatchPlace.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+        run(call())

@@ -56,6 +56,7 @@ OURS = {"host": f"127.0.0.1:{PORT}", "ndif-api-key": SECRET}
 
 
 def test_the_worker_is_served(tmp_path: Path) -> None:
+    assert new_secret() != SECRET and len(SECRET) >= 32
     assert asked(OURS, pickle.dumps(Plants(tmp_path / "planted"))) == (200, True)
     assert (tmp_path / "planted").exists(), "the body plants nothing: nothing was tried"
 
@@ -82,11 +83,6 @@ def test_nobody_else_is(headers: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("client", [("10.1.2.3", 9), None])
 def test_nor_anybody_from_elsewhere(client: tuple[str, int] | None) -> None:
     assert asked(OURS, client=client) == (403, False)
-
-
-def test_a_secret_is_of_one_load_only() -> None:
-    assert new_secret() != new_secret()
-    assert len(new_secret()) >= 32
 
 
 def test_the_port_stays_ours_when_the_server_ends() -> None:

@@ -8,19 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.engines.vllm import without_nnsight
-from conformance.judge.attribution import attribute
-from conformance.records import (
-    Backend,
-    CellResult,
-    Column,
-    Frame,
-    Job,
-    Model,
-    Owner,
-    Side,
-    Verdict,
-)
+from conformance.engines.vllm import engine, without_nnsight
+from conformance.judge import attribution
+from conformance.records import Backend, Column, Frame, Job, Model, Owner, Side, Verdict
 from tests.known_runs import cell
 
 WORDS = "1 validation error\n  Value error, sliding window with max_window_layers is no good"
@@ -35,20 +25,22 @@ def raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Except
     return without_nnsight.own_error(ValueError(WORDS), "somewhere", {"dtype": "float32"})
 
 
-def failing(reason: str) -> CellResult:
+def blamed(reason: str) -> Side:
     frames = (
         Frame(Owner.NNSIGHT, "nnsight/modeling/vllm/vllm.py", 10),
         Frame(Owner.ENGINE, "vllm/config/model.py", 20),
     )
-    return cell(verdict=Verdict.ERROR, reason=reason, frames=frames)
+    found = attribution.attribute(cell(verdict=Verdict.ERROR, reason=reason, frames=frames), ())
+    assert found is not None
+    return found.side
 
 
 def test_the_same_error_is_the_engines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = raised(tmp_path, monkeypatch, f"raise ValueError({WORDS!r})")
     assert found is not None and "ValueError" in str(found)
-    before, after = attribute(failing(WORDS), ()), attribute(failing(str(found)), ())
-    assert before is not None and before.side is not Side.ENGINE
-    assert after is not None and after.side is Side.ENGINE
+    assert blamed(WORDS) is not Side.ENGINE
+    assert blamed(str(found)) is Side.ENGINE
+    assert attribution._WITHOUT_NNSIGHT == without_nnsight.TOO
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('another')", "return None"])
@@ -67,28 +59,17 @@ def test_one_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert without_nnsight.own_error(ValueError(), "somewhere", {}) is None
 
 
-def test_both_sides_know_the_words() -> None:
-    from conformance.judge import attribution
-
-    assert attribution._WITHOUT_NNSIGHT == without_nnsight.TOO
-
-
 def test_of_several_stages_the_engine_is_asked_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain vLLM has no stage relay, and refuses a configuration on one rank as on two."""
-    from conformance.engines.vllm import engine
 
     def refuse(*_: object, **__: object) -> None:
         raise ValueError(WORDS)
 
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(engine.patches, "apply", lambda *_, **__: None)
-    monkeypatch.setattr(engine.adapted, "kind", lambda _: refuse)
-    monkeypatch.setattr(engine.adapted, "asked_for", lambda _: {})
+    monkeypatch.setattr(engine.requests, "model_class", lambda _: refuse)
     monkeypatch.setattr(engine, "room_for", lambda _: {})
-    monkeypatch.setattr(engine, "worker_class", lambda _: "x.Worker")
-    monkeypatch.setattr(
-        engine.without_nnsight, "own_error", lambda error, path, how: asked.append(how)
-    )
+    monkeypatch.setattr(without_nnsight, "own_error", lambda error, path, how: asked.append(how))
     column = Column(Backend("two", "vllm", pipeline=2))
     job = Job("x:y", Model("m", "qwen2", ()), column, Path(), Path(), Path(), ())
     with pytest.raises(ValueError, match="max_window_layers"):

@@ -17,7 +17,8 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
-from conformance.engines.vllm.inside.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.engines.vllm.inside.worker_rpc import HarnessRPC
+from conformance.engines.vllm.relay.runner import RelayRunner, RelayWorker
 from conformance.processes import sessions, temporary
 from conformance.worker import process_state
 
@@ -28,24 +29,21 @@ class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # t
     intermediate_tensors: Any
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        super().load_model(*args, **kwargs)
-        self._allocate_intermediate_tensors()
-
-    def _allocate_intermediate_tensors(self) -> None:
-        # Only vLLM's compile warm-up allocates them, and an eager engine has none: without this,
-        # the later stages would fail an assertion at their first step.
+        """Load, and allocate the tensors that a later stage receives. Only vLLM's compile warm-up
+        does so, which an eager engine has not: its first step would fail an assertion.
+        """
         from vllm.distributed.parallel_state import get_pp_group
 
-        if get_pp_group().is_first_rank or self.intermediate_tensors is not None:
-            return
-        self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
-            batch_size=self.max_num_tokens,
-            dtype=self.model_config.dtype,
-            device=self.device,
-        )
+        super().load_model(*args, **kwargs)
+        if not get_pp_group().is_first_rank and self.intermediate_tensors is None:
+            self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+                batch_size=self.max_num_tokens,
+                dtype=self.model_config.dtype,
+                device=self.device,
+            )
 
 
-class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
+class CPUTraceWorker(HarnessRPC, CPUWorker):  # type: ignore[misc]
     """vLLM's CPU worker with nnsight's runner and RPC methods."""
 
     runner_class: type = CPUTraceRunner
@@ -71,3 +69,13 @@ class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignor
         """Collect a block's values, which runs the rest of the block."""
         with process_state.raising_instead_of_exiting():
             return NNsightGPUWorker.collect_nnsight(self, *args, **kwargs)
+
+
+class RelayCPURunner(RelayRunner, CPUTraceRunner):
+    """nnsight's runner on the CPU, with the relay."""
+
+
+class RelayCPUWorker(RelayWorker, CPUTraceWorker):
+    """vLLM's CPU worker, with the relay."""
+
+    runner_class = RelayCPURunner

@@ -24,13 +24,11 @@ from conformance.worker import process_state
 _SUMMED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
-def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
-    """Return the half-open range of decoder layers that this rank built.
-
-    vLLM's models store it on the module that holds the layer list. For a model that does not,
-    return the split that vLLM would compute.
+def _layers_held(runner: Any, rank: int, size: int) -> list[int]:
+    """Return the half-open range of decoder layers that this rank built: as stored on the module
+    that holds the layer list, else the split that vLLM would compute.
     """
-    for module in model.modules():
+    for module in runner.get_model().modules():
         start, end = getattr(module, "start_layer", None), getattr(module, "end_layer", None)
         if isinstance(start, int) and isinstance(end, int):
             return [start, end]
@@ -50,24 +48,24 @@ def pipeline_place() -> tuple[int, int]:
 
 def _served(runner: Any, stages: int) -> str:
     """Return what carries values between stages: "none", nnsight ("native") or the "relay"."""
-    if stages == 1:
-        return "none"
-    if getattr(runner, "relay", None) is not None:
+    if stages > 1 and getattr(runner, "relay", None) is not None:
         return "relay"
-    return "native" if getattr(runner, "nnsight_pp", None) is not None else "none"
+    native = stages > 1 and getattr(runner, "nnsight_pp", None) is not None
+    return "native" if native else "none"
 
 
 def identity(worker: Any) -> dict[str, Any]:
     """Return facts about the engine as seen from one rank, as plain values."""
-    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+    from vllm.distributed.parallel_state import get_tp_group
 
     runner = worker.model_runner
     config = runner.vllm_config
-    pipeline, tensor = get_pp_group(), get_tp_group()
+    (stage, stages), tensor = pipeline_place(), get_tp_group()
+    groups = [group for kind in getattr(runner, "attn_groups", ()) for group in kind]
     return {
         "pid": os.getpid(),
-        "pipeline_rank": pipeline.rank_in_group,
-        "pipeline_size": pipeline.world_size,
+        "pipeline_rank": stage,
+        "pipeline_size": stages,
         "tensor_rank": tensor.rank_in_group,
         "tensor_size": tensor.world_size,
         "eager": bool(config.model_config.enforce_eager),
@@ -79,22 +77,15 @@ def identity(worker: Any) -> dict[str, Any]:
         "dtype": str(runner.model_config.dtype),
         "runner": f"{type(runner).__module__}.{type(runner).__name__}",
         "model": type(runner.get_model()).__name__,
-        "layers": _layers_held(
-            runner.get_model(), runner, pipeline.rank_in_group, pipeline.world_size
-        ),
+        "layers": _layers_held(runner, stage, stages),
         "total_layers": int(runner.model_config.get_total_num_hidden_layers()),
         "vocabulary": int(runner.model_config.get_vocab_size()),
-        "served": _served(runner, pipeline.world_size),
+        "served": _served(runner, stages),
         "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
-        "attention": _attention(runner),
+        # vLLM's names of the backends of this process's layers.
+        "attention": sorted({str(group.backend.get_name()) for group in groups}),
         "products": products() if runner.device.type == "cuda" else "",
     }
-
-
-def _attention(runner: Any) -> list[str]:
-    """Return vLLM's names of the attention backends of this process's layers."""
-    groups = [group for kind in getattr(runner, "attn_groups", ()) for group in kind]
-    return sorted({str(group.backend.get_name()) for group in groups})
 
 
 def clear_caches(runner: Any) -> None:
@@ -110,51 +101,6 @@ def clear_caches(runner: Any) -> None:
             cache.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-class IdentityRPC:
-    """Mixed into a worker: reports its identity, and whether hooks fire in it."""
-
-    model_runner: Any
-
-    def conformance_identity(self) -> dict[str, Any]:
-        """See :func:`identity`."""
-        return identity(self)
-
-    def conformance_begin(self) -> None:
-        """Begin a case: reset caches and process state, and count steps with a block."""
-        runner = self.model_runner
-        clear_caches(runner)
-        if runner.hooks is None:
-            own_identity = identity(self)
-            start, end = own_identity["layers"]
-            runner.hooks = Hooks(
-                output_locations(runner.get_model(), start, end, own_identity["total_layers"])
-            )
-        runner.hooks.taken()
-        process_state.restore()
-
-    def conformance_hooks(self) -> dict[str, int]:
-        """Return the steps with a block since the cell began, and those without a hook."""
-        taken: dict[str, int] = self.model_runner.hooks.taken()
-        return taken
-
-
-class BlockRPC:
-    """Mixed into a worker: a block that tries to exit the process raises an error instead."""
-
-    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        with process_state.raising_instead_of_exiting():
-            return super().execute_model(*args, **kwargs)  # type: ignore[misc]
-
-    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        with process_state.raising_instead_of_exiting():
-            return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
-
-    def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
-        """Collect a block's values, which runs the rest of the block."""
-        with process_state.raising_instead_of_exiting():
-            return super().collect_nnsight(*args, **kwargs)  # type: ignore[misc]
-
-
 def packed(streams: Streams) -> bytes:
     """Return streams as bytes, the only form of a tensor that leaves an engine with a separate core
     process unchanged. A bare tensor arrives as a list of dtype, shape and buffer.
@@ -168,20 +114,54 @@ def unpacked(data: bytes) -> Streams:
     return {index: by_name[str(index)] for index in sorted(map(int, by_name))}
 
 
-class WatchRPC:
-    """Mixed into a worker: watches the layers in its process."""
+class HarnessRPC:
+    """Mixed into a worker: the harness's methods, and protection from blocks that exit."""
 
     model_runner: Any
 
+    def conformance_identity(self) -> dict[str, Any]:
+        """See :func:`identity`."""
+        return identity(self)
+
+    def conformance_begin(self) -> None:
+        """Begin a case: reset caches and process state, and count steps with a block."""
+        runner = self.model_runner
+        clear_caches(runner)
+        if runner.hooks is None:
+            start, end = _layers_held(runner, *pipeline_place())
+            total = int(runner.model_config.get_total_num_hidden_layers())
+            runner.hooks = Hooks(output_locations(runner.get_model(), start, end, total))
+        runner.hooks.taken()
+        process_state.restore()
+
+    def conformance_hooks(self) -> dict[str, int]:
+        """Return the steps with a block since the cell began, and those without a hook."""
+        taken: dict[str, int] = self.model_runner.hooks.taken()
+        return taken
+
     def conformance_watch(self, path: str, layout: str) -> None:
-        """Start watching. `path` leads to the list of layers."""
+        """Start watching this process's layers. `path` leads to the list of layers."""
         every = follow(self.model_runner.get_model(), path)
-        start, end = identity(self)["layers"]
-        layers = {index: every[index] for index in range(start, end)}
-        self._watching = watched(layers, layout)
+        start, end = _layers_held(self.model_runner, *pipeline_place())
+        self._watching = watched({index: every[index] for index in range(start, end)}, layout)
         self._streams = self._watching.__enter__()
 
     def conformance_watched(self) -> bytes:
         """Remove the hooks and return what they recorded, packed."""
         self._watching.__exit__(None, None, None)
         return packed(self._streams)
+
+    # A block that tries to exit its process raises an error instead. Collecting a block's values
+    # runs the rest of it.
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        with process_state.raising_instead_of_exiting():
+            return super().execute_model(*args, **kwargs)  # type: ignore[misc]
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        with process_state.raising_instead_of_exiting():
+            return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
+
+    def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
+        with process_state.raising_instead_of_exiting():
+            return super().collect_nnsight(*args, **kwargs)  # type: ignore[misc]

@@ -16,18 +16,19 @@ from typing import Any
 import torch
 
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.relay.errors import RemoteCallError
 
 Parameters = dict[str, torch.nn.Parameter | None]
 
 
+class RemoteCallError(RuntimeError):
+    """A block called a module that lives on another stage and cannot be called from here."""
+
+
 @dataclass
 class Calls:
-    """The module tree of all stages on the meta device, its configuration, and the configuration of
-    this stage's own model (`local`).
-
-    While ``loading``, the tree uses only its meta weights. ``loaded`` keeps the meta weights of the
-    layers that have been loaded.
+    """The module tree of all stages on the meta device, its configuration, and that of this stage's
+    own model (`local`). While ``loading``, the tree uses only its meta weights; ``loaded`` keeps
+    those of the layers that have been loaded.
     """
 
     whole: torch.nn.Module
@@ -40,8 +41,7 @@ class Calls:
     @contextmanager
     def ready(self, module: torch.nn.Module, path: str) -> Iterator[None]:
         """Make a module of the tree callable: load its weights, and let vLLM find its layers.
-
-        Raises RemoteCallError for a module that keeps a cache, which is only on its own stage.
+        Raises RemoteCallError for one that keeps a cache, which is only on its own stage.
         """
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
@@ -50,8 +50,7 @@ class Calls:
                 f"'{path}' lives on another stage and keeps a cache there, so a block cannot call "
                 "it. Its output can be read from any stage."
             )
-        layers = [layer for layer in module.modules() if _packed(layer) and _on_meta(layer)]
-        if layers:
+        if layers := [layer for layer in module.modules() if _is_to_be_packed(layer)]:
             self._load(layers)
         with self.context(self.config):
             yield
@@ -86,7 +85,6 @@ class Calls:
         from vllm.config import set_current_vllm_config
         from vllm.model_executor.model_loader import get_model_loader
 
-        loader = get_model_loader(self.config.load_config)
         if self.config.load_config.load_format == "dummy":
             raise RemoteCallError("a module of another stage has random weights: no copy has them")
         packed = {layer: dict(layer._parameters) for layer in self.loaded}
@@ -94,7 +92,7 @@ class Calls:
         on_meta = {layer: dict(layer._parameters) for layer in layers}
         for layer in layers:
             for name, parameter in layer.named_parameters(recurse=False):
-                layer._parameters[name] = _room(parameter, self.device)
+                layer._parameters[name] = _empty_like(parameter, self.device)
         self.loading = True
         try:
             with (
@@ -102,6 +100,7 @@ class Calls:
                 set_current_vllm_config(self.config),
                 self.device,
             ):
+                loader = get_model_loader(self.config.load_config)
                 loader.load_weights(self.whole, self.config.model_config)
                 for layer in layers:
                     layer.quant_method.process_weights_after_loading(layer)
@@ -121,21 +120,17 @@ def _put(parameters: Mapping[torch.nn.Module, Parameters]) -> None:
         layer._parameters.update(held)
 
 
-def _packed(layer: torch.nn.Module) -> bool:
-    """Return whether vLLM processes the layer's weights after loading them."""
+def _is_to_be_packed(layer: torch.nn.Module) -> bool:
+    """Return whether a layer has no weights yet, and vLLM processes them after loading."""
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
-    return isinstance(getattr(layer, "quant_method", None), QuantizeMethodBase)
+    on_meta = any(parameter.is_meta for parameter in layer.parameters(recurse=False))
+    return on_meta and isinstance(getattr(layer, "quant_method", None), QuantizeMethodBase)
 
 
-def _on_meta(layer: torch.nn.Module) -> bool:
-    return any(parameter.is_meta for parameter in layer.parameters(recurse=False))
-
-
-def _room(parameter: torch.nn.Parameter, device: torch.device) -> torch.nn.Parameter:
+def _empty_like(parameter: torch.nn.Parameter, device: torch.device) -> Any:
     """Return an empty parameter like this one on the device, with vLLM's loader attributes."""
-    room: Any = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-    room.__class__ = type(parameter)
-    room.__dict__.update(parameter.__dict__)
-    held: torch.nn.Parameter = room
-    return held
+    empty: Any = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+    empty.__class__ = type(parameter)
+    empty.__dict__.update(parameter.__dict__)
+    return empty

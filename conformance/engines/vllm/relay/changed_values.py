@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from conformance.engines.structure import map_tensors, tensors_in
-from conformance.engines.vllm.relay.record import Reader, digest, flat, same, snapshot
+from conformance.engines.vllm.relay.record import Reader, digest, flat, same
 
 #: A request's rows in a step's batch: the first row and the number of rows.
 Rows = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Visit:
-    """The value served to the requests with these rows, before and after the visit.
+class EndedVisit:
+    """Copies of the value before and after it was served to the requests with these rows.
 
     `groups` maps each request's place in the batch of `total` rows to its rows.
     """
@@ -33,61 +33,40 @@ class Visit:
     after: Any
 
 
-def ended_visit(groups: Mapping[int, Rows], total: int, before: Any, after: Any) -> Visit:
-    """Return a finished visit. Copies the value after it if it is compared later."""
-    return Visit(dict(groups), total, before, snapshot(after) if later(before) else after)
-
-
-def later(value: Any) -> bool:
-    """Return whether a value is compared at the end of the step instead of immediately."""
-    return any(tensor.is_cuda for tensor in tensors_in(value))
-
-
-def readers(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
+def find_readers(visits: Sequence[EndedVisit], batcher: Any) -> list[tuple[Reader, ...]]:
     """Return each visit's requests, with the digest of each one's changed rows."""
-    untouched = _untouched(visits)
+    changed = _find_changed(visits)
     return [
-        tuple(Reader(row, None) for row in visit.groups) if clean else _by_row(visit, batcher)
-        for visit, clean in zip(visits, untouched, strict=True)
+        _compare_rows(visit, batcher)
+        if index in changed
+        else tuple(Reader(row, None) for row in visit.groups)
+        for index, visit in enumerate(visits)
     ]
 
 
-def _untouched(visits: Sequence[Visit]) -> list[bool]:
-    """Return, for each visit, whether it changed nothing."""
-    clean = [True] * len(visits)
+def _find_changed(visits: Sequence[EndedVisit]) -> set[int]:
+    """Return the indices of the visits that changed anything; waits for the device once."""
+    changed: set[int] = set()
     alike: dict[tuple[Any, ...], list[tuple[int, torch.Tensor, torch.Tensor]]] = defaultdict(list)
     for index, visit in enumerate(visits):
+        before, after = tensors_in(visit.before), tensors_in(visit.after)
         if not visit.groups:
             continue
-        if not later(visit.before):
-            clean[index] = same(visit.before, visit.after)
+        if [(t.dtype, t.shape) for t in before] != [(t.dtype, t.shape) for t in after]:
+            changed.add(index)
             continue
-        one, other = tensors_in(visit.before), tensors_in(visit.after)
-        if len(one) != len(other):
-            clean[index] = False
-            continue
-        for a, b in zip(one, other, strict=True):
-            if a.dtype != b.dtype or a.shape != b.shape:
-                clean[index] = False
-            else:
-                alike[a.dtype, a.shape, a.device].append((index, a, b))
-    for index in _differing(list(alike.values())):
-        clean[index] = False
-    return clean
-
-
-def _differing(alike: Sequence[Sequence[tuple[int, torch.Tensor, torch.Tensor]]]) -> set[int]:
-    """Return the visits whose pairs are not bitwise equal; each list has pairs of one shape."""
+        for one, other in zip(before, after, strict=True):
+            alike[one.dtype, one.shape, one.device].append((index, one, other))
     flags = []
-    for pairs in alike:
-        before = torch.stack([_bits(one) for _, one, _ in pairs])
-        after = torch.stack([_bits(other) for _, _, other in pairs])
-        flags.append((before != after).any(dim=1))
-    if not flags:
-        return set()
-    indices = [index for pairs in alike for index, _, _ in pairs]
-    differs = torch.cat([flag.to(flags[0].device) for flag in flags]).tolist()
-    return {index for index, differ in zip(indices, differs, strict=True) if differ}
+    for pairs in alike.values():
+        left = torch.stack([_bits(one) for _, one, _ in pairs])
+        right = torch.stack([_bits(other) for *_, other in pairs])
+        flags.append((left != right).any(dim=1))
+    if flags:
+        differs = torch.cat([flag.to(flags[0].device) for flag in flags]).tolist()
+        indices = [index for pairs in alike.values() for index, *_ in pairs]
+        changed |= {index for index, differ in zip(indices, differs, strict=True) if differ}
+    return changed
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,17 +74,18 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return whole.view(torch.int16) if whole.element_size() % 2 == 0 else whole.view(torch.uint8)
 
 
-def _by_row(visit: Visit, batcher: Any) -> tuple[Reader, ...]:
+def _compare_rows(visit: EndedVisit, batcher: Any) -> tuple[Reader, ...]:
+    """Return the visit's requests, comparing each one's own rows."""
+
+    def select(value: Any, group: Rows) -> Any:
+        return map_tensors(value, lambda t: batcher._narrow_tensor(t, group) if t.ndim else t)
+
     present, batcher.total = batcher.total, visit.total
     try:
         found = []
         for row, group in visit.groups.items():
-            mine, theirs = _rows(batcher, visit.before, group), _rows(batcher, visit.after, group)
-            found.append(Reader(row, None if same(mine, theirs) else digest(theirs)))
+            before, after = select(visit.before, group), select(visit.after, group)
+            found.append(Reader(row, None if same(before, after) else digest(after)))
         return tuple(found)
     finally:
         batcher.total = present
-
-
-def _rows(batcher: Any, value: Any, group: Rows) -> Any:
-    return map_tensors(value, lambda t: batcher._narrow_tensor(t, group) if t.ndim else t)

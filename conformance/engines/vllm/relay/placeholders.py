@@ -8,9 +8,9 @@ weights are fetched when used (see ``weights``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,26 +21,13 @@ from conformance.engines.vllm.relay.calls import Calls
 #: nnsight's path of the root module.
 ROOT = "model"
 
-
-@contextmanager
-def _as_one_stage() -> Iterator[None]:
-    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
-
-    ropes = dict(_ROPE_DICT)
-    # Rotary embeddings are cached per process. The engine must not find one built on meta, and the
-    # instrumented meta tree must not find the engine's.
-    _ROPE_DICT.clear()
-    try:
-        with patches.applied(patches.PatchPlace.WHOLE_TREE):
-            yield
-    finally:
-        _ROPE_DICT.clear()
-        _ROPE_DICT.update(ropes)
+Fetch = Callable[[str, str], torch.Tensor]
 
 
 def whole_model(vllm_config: Any) -> tuple[torch.nn.Module, Any]:
     """Return the model with all stages' modules on the meta device, and its configuration."""
     from nnsight.modeling.vllm.vllm import VLLM
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
@@ -50,14 +37,21 @@ def whole_model(vllm_config: Any) -> tuple[torch.nn.Module, Any]:
     config.compilation_config.static_forward_context = {}
     config.parallel_config = copy.copy(vllm_config.parallel_config)
     config.parallel_config.pipeline_parallel_size = 1
-    with (
-        _as_one_stage(),
-        VLLM._meta_values(),
-        set_default_torch_dtype(config.model_config.dtype),
-        torch.device("meta"),
-    ):
-        model: torch.nn.Module = initialize_model(vllm_config=config)
-        return model, config
+    # Rotary embeddings are cached per process. The engine must not find one built on meta, and the
+    # instrumented meta tree must not find the engine's.
+    ropes = dict(_ROPE_DICT)
+    _ROPE_DICT.clear()
+    try:
+        with (
+            patches.applied(patches.PatchPlace.WHOLE_TREE),
+            VLLM._meta_values(),
+            set_default_torch_dtype(config.model_config.dtype),
+            torch.device("meta"),
+        ):
+            return initialize_model(vllm_config=config), config
+    finally:
+        _ROPE_DICT.clear()
+        _ROPE_DICT.update(ropes)
 
 
 def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -66,13 +60,6 @@ def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
         f"{ROOT}.{name}" if name else ROOT: module
         for name, module in model.named_modules(remove_duplicate=False)
     }
-
-
-def _missing(module: torch.nn.Module) -> bool:
-    from vllm.model_executor.models.utils import PPMissingLayer
-
-    names = {cls.__name__ for cls in type(module).__mro__}
-    return isinstance(module, PPMissingLayer) or "StageMissingLayer" in names
 
 
 @dataclass(frozen=True)
@@ -98,21 +85,21 @@ def _first_paths(whole: dict[str, torch.nn.Module]) -> dict[str, str]:
 
 def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
     """Map this stage's model to the whole one."""
-    everything, mine = paths_of(whole), paths_of(local)
+    everything = paths_of(whole)
     canonical = _first_paths(everything)
-    absent = {path for path, module in mine.items() if _missing(module)}
     here: dict[str, torch.nn.Module] = {}
-    for path, module in mine.items():
-        if path not in absent:
+    absent: set[str] = set()
+    spanning: set[str] = set()
+    for path, module in paths_of(local).items():
+        # vLLM's PPMissingLayer, and its Transformers backend's own class.
+        kinds = {cls.__name__ for cls in type(module).__mro__}
+        if kinds & {"PPMissingLayer", "StageMissingLayer"}:
+            absent.add(canonical.get(path, path))
+            parents = accumulate(path.split(".")[:-1], "{}.{}".format)
+            spanning.update(canonical.get(parent, parent) for parent in parents)
+        else:
             here.setdefault(canonical.get(path, path), module)
-    spanning = set()
-    for path in absent:
-        parts = path.split(".")
-        for length in range(1, len(parts)):
-            above = ".".join(parts[:length])
-            spanning.add(canonical.get(above, above))
-    missing = frozenset(canonical.get(path, path) for path in absent) - here.keys()
-    return Tree(canonical, here, everything, frozenset(spanning), missing)
+    return Tree(canonical, here, everything, frozenset(spanning), frozenset(absent - here.keys()))
 
 
 def elsewhere(
@@ -120,9 +107,8 @@ def elsewhere(
 ) -> frozenset[str]:
     """Return the locations that this stage must not serve though its forward passes them.
 
-    For modules that run on every stage, the input is the first stage's and the output the last
-    stage's. Missing modules count too: vLLM's Transformers backend still calls them, and they pass
-    on another layer's value.
+    A spanning module's input is the first stage's and its output the last stage's. vLLM's
+    Transformers backend also calls missing modules, which pass on another layer's value.
     """
     sides = [] if first else ["input", "skip"]
     sides += [] if last else ["output"]
@@ -130,11 +116,19 @@ def elsewhere(
     return passed | frozenset(f"{path}.{side}" for path in spanning for side in sides)
 
 
-Fetch = Callable[[str, str], torch.Tensor]
-
-
 #: Class of a module → its class while the module is on another stage.
 _REMOTE: dict[type, type] = {}
+
+
+def make_remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> None:
+    """Make ``module`` fetch its weights from the stage that owns it, and load them for a call."""
+    if "_relay_path" in module.__dict__:
+        return
+    cls = type(module)
+    if cls not in _REMOTE:
+        _REMOTE[cls] = _remote_class(cls)
+    module.__dict__.update(_relay_path=path, _relay_fetch=fetch, _relay_calls=calls)
+    module.__class__ = _REMOTE[cls]
 
 
 def _remote_class(cls: type[torch.nn.Module]) -> type:
@@ -154,29 +148,5 @@ def _remote_class(cls: type[torch.nn.Module]) -> type:
                 return self.__dict__["_relay_fetch"](self.__dict__["_relay_path"], name)
         return cls.__getattr__(self, name)
 
-    return type(
-        cls.__name__,
-        (cls,),
-        {
-            "__module__": cls.__module__,
-            "__getattr__": getattr_fetching,
-            "__call__": call_loaded,
-        },
-    )
-
-
-def remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> torch.nn.Module:
-    """Make ``module`` take its weights from the stage that owns it, and return it.
-
-    Before a call, weights that the owner has only in packed form are loaded.
-    """
-    cls = type(module)
-    if "_relay_path" in module.__dict__:
-        return module
-    if cls not in _REMOTE:
-        _REMOTE[cls] = _remote_class(cls)
-    module.__dict__["_relay_path"] = path
-    module.__dict__["_relay_fetch"] = fetch
-    module.__dict__["_relay_calls"] = calls
-    module.__class__ = _REMOTE[cls]
-    return module
+    methods = {"__getattr__": getattr_fetching, "__call__": call_loaded}
+    return type(cls.__name__, (cls,), {"__module__": cls.__module__, **methods})

@@ -12,15 +12,9 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from nnsight.intervention.interleaver import Mediator
-
-
-def seed_of(request_id: str, worker: str) -> int:
-    """Return a seed that is equal on all stages, as vLLM's request ids are."""
-    return zlib.crc32(f"{request_id}/{worker}".encode())
 
 
 class _States:
@@ -82,7 +76,7 @@ class SeededMediator(Mediator):  # type: ignore[misc]
 
     states: _States
 
-    def switch(self, *args: Any) -> Any:
+    def switch(self, *args: object) -> object:
         """Resume the block with its own random states active."""
         before = _PLACE.holder
         _PLACE.take(self.states)
@@ -95,6 +89,9 @@ class SeededMediator(Mediator):  # type: ignore[misc]
 
 
 def adopt(mediator: Mediator, request_id: str, worker: str, device: torch.device) -> None:
-    """Give a worker that has not started its own random states."""
+    """Give a worker that has not started its own random states. The seed is equal on all stages, as
+    vLLM's request ids are.
+    """
+    seed = zlib.crc32(f"{request_id}/{worker}".encode())
     mediator.__class__ = SeededMediator
-    mediator.states = _States(seed_of(request_id, worker), device.type == "cuda")
+    mediator.states = _States(seed, device.type == "cuda")

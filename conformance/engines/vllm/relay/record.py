@@ -29,10 +29,8 @@ _ALIGNMENT = 64
 
 
 class Reader(NamedTuple):
-    """One request that was served at a visit, and what it left there.
-
-    ``row`` is the request's place in the step's batch. ``digest`` covers its own rows after the
-    owner's edits; it is ``None`` if they are unchanged.
+    """A request that was served at a visit, by its place in the step's batch, and the digest of
+    what it left in its own rows, None if they are unchanged.
     """
 
     row: int
@@ -50,25 +48,16 @@ class ServedValue(NamedTuple):
 class Visits:
     """The ordered visits of one stage in one step.
 
-    The first ``tokens`` visits have one row per scheduled token (module locations), the others one
-    row per request (logits and sampled ids). ``unsettled`` are visits whose changes are not yet
+    The first ``boundary`` visits have one row per scheduled token (module locations), the others
+    one row per request (logits and sampled ids). ``unsettled`` are visits whose changes are not yet
     determined (see ``changed_values``).
     """
 
     stage: int
     locations: list[str] = field(default_factory=list)
-    tokens: int | None = None
+    boundary: int = 0
     served: dict[int, ServedValue] = field(default_factory=dict)
     unsettled: dict[int, Any] = field(default_factory=dict)
-
-    def end_tokens(self) -> None:
-        """Mark that later visits have one row per request."""
-        self.tokens = len(self.locations)
-
-    @property
-    def boundary(self) -> int:
-        """The index of the first visit with one row per request."""
-        return len(self.locations) if self.tokens is None else self.tokens
 
 
 @dataclass(frozen=True)
@@ -101,7 +90,7 @@ class _MessagePickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         if obj is NO_SKIP:
-            return ("no-skip",)
+            return ("no-skip", None)
         if isinstance(obj, torch.Tensor):
             self.tensors.append(obj)
             return ("tensor", len(self.tensors) - 1)
@@ -112,23 +101,17 @@ class _MessagePickler(pickle.Pickler):
 
 class _MessageUnpickler(pickle.Unpickler):
     def __init__(
-        self, buffer: io.BytesIO, tensors: Sequence[torch.Tensor], modules: dict[str, Any]
+        self, stream: bytes, tensors: Sequence[torch.Tensor], modules: dict[str, Any]
     ) -> None:
-        super().__init__(buffer)
+        super().__init__(io.BytesIO(stream))
         self.tensors = tensors
         self.modules = modules
 
     def persistent_load(self, pid: Any) -> Any:
-        kind = pid[0]
+        kind, name = pid
         if kind == "tensor":
-            return self.tensors[pid[1]]
-        if kind == "module":
-            return self.modules.get(pid[1], pid[1])
-        return NO_SKIP
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+            return self.tensors[name]
+        return self.modules.get(name, name) if kind == "module" else NO_SKIP
 
 
 class Packed(NamedTuple):
@@ -142,28 +125,32 @@ class Packed(NamedTuple):
     @property
     def whole(self) -> torch.Tensor:
         """Both parts in one tensor on the host; :func:`parted` splits it."""
-        start = _aligned(_LENGTH + self.head.numel())
+        end = _LENGTH + self.head.numel()
+        start = _aligned(end)
         out = torch.zeros(start + self.body.numel(), dtype=torch.uint8)
-        out[:_LENGTH] = _number(self.head.numel())
-        out[_LENGTH : _LENGTH + self.head.numel()] = self.head
+        out[:_LENGTH] = _as_tensor(self.head.numel().to_bytes(_LENGTH, "little"))
+        out[_LENGTH:end] = self.head
         out[start:] = self.body
         return out
 
 
-def _number(value: int) -> torch.Tensor:
-    return torch.frombuffer(bytearray(value.to_bytes(_LENGTH, "little")), dtype=torch.uint8)
-
-
 def parted(data: torch.Tensor) -> Packed:
     """Split :attr:`Packed.whole` into views of ``data``."""
-    size = int.from_bytes(bytes(data[:_LENGTH].tolist()), "little")
-    return Packed(data[_LENGTH : _LENGTH + size], data[_aligned(_LENGTH + size) :])
+    end = _LENGTH + int.from_bytes(bytes(data[:_LENGTH].tolist()), "little")
+    return Packed(data[_LENGTH:end], data[_aligned(end) :])
+
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def pack_tensors(tensors: Sequence[torch.Tensor], stream: bytes = b"") -> Packed:
     """Pack a pickle stream and the tensors stored outside of it."""
-    shapes = pickle.dumps([(t.dtype, tuple(t.shape)) for t in tensors])
-    head = len(stream).to_bytes(_LENGTH, "little") + stream + shapes
+    head = pickle.dumps((stream, [(t.dtype, tuple(t.shape)) for t in tensors]))
     device = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
     raw = [_bytes_of(t.to(device)) for t in tensors]
     starts = [0, *itertools.accumulate(_aligned(t.numel()) for t in raw)]
@@ -171,7 +158,19 @@ def pack_tensors(tensors: Sequence[torch.Tensor], stream: bytes = b"") -> Packed
     places = [body[at : at + t.numel()] for at, t in zip(starts, raw, strict=False)]
     if places:
         torch._foreach_copy_(places, raw)
-    return Packed(torch.frombuffer(bytearray(head), dtype=torch.uint8), body)
+    return Packed(_as_tensor(head), body)
+
+
+def unpack_tensors(packed: Packed) -> tuple[bytes, list[torch.Tensor]]:
+    """Return the stream, and the tensors as views of the body."""
+    # From another process of the same engine, which runs the client's code anyway.
+    stream, shapes = pickle.loads(cast(Any, packed.head.numpy()))  # noqa: S301
+    tensors, at = [], 0
+    for dtype, shape in shapes:
+        size = dtype.itemsize * math.prod(shape)
+        tensors.append(packed.body[at : at + size].view(dtype).reshape(shape))
+        at += _aligned(size)
+    return stream, tensors
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -186,19 +185,6 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return whole.as_strided((whole.numel(),), (1,))
 
 
-def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
-    """Return the stream, and the tensors as views of the body."""
-    view = memoryview(cast(Any, packed.head.numpy()))
-    end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
-    tensors, at = [], 0
-    # From another process of the same engine, which runs the client's code anyway.
-    for dtype, shape in pickle.loads(view[end:]):  # noqa: S301
-        size = dtype.itemsize * math.prod(shape)
-        tensors.append(packed.body[at : at + size].view(dtype).reshape(shape))
-        at += _aligned(size)
-    return io.BytesIO(view[_LENGTH:end]), tensors
-
-
 def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
     """Pack ``obj``. ``paths`` maps a module's ``id`` to its persistent id."""
     stream = io.BytesIO()
@@ -209,8 +195,7 @@ def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
 
 def decode(packed: Packed, modules: dict[str, Any] | None = None) -> Any:
     """Undo :func:`encode`; the tensors are views of the body, on its device."""
-    stream, tensors = unpack_tensors(packed)
-    return _MessageUnpickler(stream, tensors, modules or {}).load()
+    return _MessageUnpickler(*unpack_tensors(packed), modules or {}).load()
 
 
 class LocationNumbers:
@@ -223,9 +208,8 @@ class LocationNumbers:
     def number(self, locations: list[str]) -> tuple[int, list[str] | None]:
         """Return the list's number and, unless the receiver already has it, the list."""
         key = tuple(locations)
-        known = self._numbers.get(key)
-        if known is not None:
-            return known, None
+        if key in self._numbers:
+            return self._numbers[key], None
         if len(self._numbers) >= SEQUENCES:
             return -1, locations
         self._numbers[key] = number = len(self._numbers)
@@ -240,27 +224,25 @@ class LocationNumbers:
         return locations
 
 
-def _sendable(served: dict[int, ServedValue], paths: dict[int, str]) -> dict[int, ServedValue]:
-    """Return ``served`` with values that cannot be pickled replaced by their type's name."""
-    result = {}
-    for index, entry in served.items():
-        try:
-            _MessagePickler(io.BytesIO(), paths).dump(entry)
-        except Exception:  # noqa: BLE001 - pickling runs the value's own code
-            result[index] = entry._replace(value=Unsendable(type(entry.value).__qualname__))
-        else:
-            result[index] = entry
-    return result
-
-
 def pack(message: RelayMessage, names: LocationNumbers, paths: dict[int, str]) -> Packed:
-    """Pack a message, with location lists by number if the receiver knows them."""
+    """Pack a message. A value that cannot be pickled is replaced by its type's name."""
     visits = [(v.stage, *names.number(v.locations), v.boundary, v.served) for v in message.visits]
     try:
         return encode((message.step, visits, message.errors, message.poison), paths)
     except Exception:  # noqa: BLE001 - pickling runs the values' own code
         visits = [(*v[:4], _sendable(v[4], paths)) for v in visits]
         return encode((message.step, visits, message.errors, message.poison), paths)
+
+
+def _sendable(served: dict[int, ServedValue], paths: dict[int, str]) -> dict[int, ServedValue]:
+    """Return ``served`` with values that cannot be pickled replaced by their type's name."""
+    result = dict(served)
+    for index, entry in served.items():
+        try:
+            encode(entry, paths)
+        except Exception:  # noqa: BLE001 - pickling runs the value's own code
+            result[index] = entry._replace(value=Unsendable(type(entry.value).__qualname__))
+    return result
 
 
 def unpack(data: Packed, names: LocationNumbers, modules: dict[str, Any]) -> RelayMessage:

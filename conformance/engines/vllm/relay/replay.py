@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
 from conformance.engines.structure import map_tensors
-from conformance.engines.vllm.relay.changed_values import Visit, ended_visit, later, readers
-from conformance.engines.vllm.relay.errors import StageDivergenceError
+from conformance.engines.vllm.relay.changed_values import EndedVisit, find_readers
 from conformance.engines.vllm.relay.record import Reader, ServedValue, Unsendable, Visits, snapshot
+
+
+class StageDivergenceError(RuntimeError):
+    """The copies of one block did different things on different stages.
+
+    A block runs once per stage. What it reads from its process (its id, a clock, a file, another
+    library's random state) differs between stages, so the applied edit is not the reported edit.
+    """
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,7 @@ class _Whole:
 class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
     """nnsight's interleaver, which also records what it serves if ``log`` is set.
 
-    It has no constructor: :func:`adopt` changes the class of a loaded engine's interleaver, and
-    sets ``elsewhere`` and ``log``.
+    It has no constructor: :func:`adopt` changes the class of a loaded engine's interleaver.
     """
 
     #: The record of this step's visits, or ``None`` if nobody needs it.
@@ -61,6 +67,10 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
     #: Locations of modules on several stages that another stage serves.
     elsewhere: frozenset[str]
     fragments: Any
+
+    def count(self, location: str) -> None:
+        """Count a visit that nobody is served at."""
+        self.counts[location] = self.counts.get(location, 0) + 1
 
     def handle(self, provider: str, value: Any) -> Any:
         """Serve a visit as nnsight does, and record it."""
@@ -73,7 +83,7 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
         log.locations.append(provider)
         observed = provider in self.observers
         if provider not in self.parked and not observed:
-            self.counts[provider] = self.counts.get(provider, 0) + 1
+            self.count(provider)
             return value
         ready = self._ready(provider)
         if not ready and not observed:
@@ -88,28 +98,24 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
             self.fragments = _Whole(fragments, provider)
         before = snapshot(value)
         log.served[index] = ServedValue(before, ())
-        groups, total = groups_of(ready), self.batcher.total
+        groups, total = _rows_of(ready), self.batcher.total
         try:
             after = super().handle(provider, value)
         finally:
             self.fragments = fragments
-        visit = ended_visit(groups, total, before, after)
-        if later(before):
-            log.unsettled[index] = visit
-        else:
-            log.served[index] = ServedValue(before, *readers([visit], self.batcher))
+        log.unsettled[index] = EndedVisit(groups, total, before, snapshot(after))
         return after if undo is None else undo(after)
 
     def settle(self, log: Visits) -> None:
         """Determine what the requests changed in each unsettled visit."""
-        found = readers(list(log.unsettled.values()), self.batcher)
-        for index, known in zip(log.unsettled, found, strict=True):
+        found = find_readers(list(log.unsettled.values()), self.batcher)
+        for index, readers in zip(log.unsettled, found, strict=True):
             if index in log.served:
-                log.served[index] = log.served[index]._replace(readers=known)
+                log.served[index] = log.served[index]._replace(readers=readers)
         log.unsettled.clear()
 
 
-def groups_of(ready: list[Any]) -> dict[int, list[int]]:
+def _rows_of(ready: list[Any]) -> dict[int, list[int]]:
     """Return the rows of each worker's request, by its place in the batch."""
     return {mediator.row: list(mediator.batch_group) for mediator in ready}
 
@@ -128,23 +134,19 @@ def placed(interleaver: RelayInterleaver, batch: StepBatch) -> Iterator[None]:
     """Restore the interleaver's state in the step of ``batch`` inside the with block."""
     batcher = interleaver.batcher
     before = (interleaver.mediators, batcher.total, interleaver.interleaving)
-    groups = [(m.mediator, m.mediator.batch_group) for m in batch.members]
-    rows = [(m.mediator, getattr(m.mediator, "row", 0)) for m in batch.members]
+    mediators = [member.mediator for member in batch.members]
+    places = [(mediator.batch_group, getattr(mediator, "row", 0)) for mediator in mediators]
     for member in batch.members:
         member.mediator.batch_group = [member.start, member.tokens]
         member.mediator.row = member.row
-    batcher.total = batch.tokens
-    interleaver.mediators = [m.mediator for m in batch.members]
-    interleaver.interleaving = True
+    interleaver.mediators, batcher.total, interleaver.interleaving = mediators, batch.tokens, True
     interleaver.reindex()
     try:
         yield
     finally:
         interleaver.mediators, batcher.total, interleaver.interleaving = before
-        for mediator, group in groups:
-            mediator.batch_group = group
-        for mediator, row in rows:
-            mediator.row = row
+        for mediator, (group, row) in zip(mediators, places, strict=True):
+            mediator.batch_group, mediator.row = group, row
         interleaver.reindex()
 
 
@@ -169,112 +171,70 @@ def replay(
     log, interleaver.log = interleaver.log, None
     elsewhere, interleaver.elsewhere = interleaver.elsewhere, frozenset()
     fragments = interleaver.fragments
-    counts, served = interleaver.counts, visits.served
-    boundary = visits.boundary
-    compared = _Compared(errors, visits.stage, interleaver.batcher)
+    replayed: list[tuple[str, tuple[Reader, ...]]] = []
+    ended: list[EndedVisit] = []
     try:
         for index, location in enumerate(visits.locations):
-            if index == boundary:
+            if index == visits.boundary:
                 _to_rows(interleaver, batch)
-            entry = served.get(index)
-            if entry is None and location not in interleaver.parked:
-                counts[location] = counts.get(location, 0) + 1
-                continue
-            ready = interleaver._ready(location)
+            entry = visits.served.get(index)
             if entry is None:
                 # Only count it: the owner did not serve it, so there is no value here.
-                counts[location] = counts.get(location, 0) + 1
-                for mediator in ready:
-                    errors.setdefault(mediator.row, _unserved(location, visits.stage))
+                waiting = interleaver._ready(location) if location in interleaver.parked else ()
+                interleaver.count(location)
+                for mediator in waiting:
+                    errors.setdefault(mediator.row, _divergence(_UNSERVED, location, visits.stage))
                 continue
             if isinstance(entry.value, Unsendable):
-                counts[location] = counts.get(location, 0) + 1
+                interleaver.count(location)
+                words = f"'{location}' holds a {entry.value.kind}, which cannot be sent to the "
                 for reader in entry.readers:
-                    errors.setdefault(reader.row, _unsendable(location, entry.value))
+                    errors.setdefault(reader.row, StageDivergenceError(f"{words}other stages"))
                 continue
             before = map_tensors(entry.value, lambda t: t.to(device))
-            value = snapshot(before)
             if fragments is not None and fragments.enabled:
                 interleaver.fragments = _Whole(fragments, location)
-            groups, total = groups_of(ready), interleaver.batcher.total
-            after = interleaver.handle(location, value)
+            groups, total = _rows_of(interleaver._ready(location)), interleaver.batcher.total
+            after = interleaver.handle(location, snapshot(before))
             interleaver.fragments = fragments
-            compared.add(location, entry.readers, ended_visit(groups, total, before, after))
+            replayed.append((location, entry.readers))
+            ended.append(EndedVisit(groups, total, before, snapshot(after)))
     finally:
         interleaver.log, interleaver.elsewhere = log, elsewhere
         interleaver.fragments = fragments
-    compared.end()
+    copies = find_readers(ended, interleaver.batcher)
+    for (location, owners), here in zip(replayed, copies, strict=True):
+        for row, words in compare_readers(owners, here).items():
+            errors.setdefault(row, _divergence(words, location, visits.stage))
     return errors
 
 
-@dataclass
-class _Compared:
-    """Compares visits with what their owner's copies left. On the host this happens at once, as on
-    the owner, since a block may later write to the value; on a GPU, copies are compared at the end.
-    """
-
-    errors: dict[int, StageDivergenceError]
-    owner: int
-    batcher: Any
-    waiting: list[tuple[str, tuple[Reader, ...], Visit]] = field(default_factory=list)
-
-    def add(self, location: str, owners: tuple[Reader, ...], visit: Visit) -> None:
-        self.waiting.append((location, owners, visit))
-        if not later(visit.before):
-            self.end()
-
-    def end(self) -> None:
-        copies = readers([visit for *_, visit in self.waiting], self.batcher)
-        for (location, owners, _), here in zip(self.waiting, copies, strict=True):
-            _compare(self.errors, location, self.owner, owners, here)
-        self.waiting.clear()
-
-
-def _compare(
-    errors: dict[int, StageDivergenceError],
-    location: str,
-    owner: int,
-    owners: tuple[Reader, ...],
-    copies: tuple[Reader, ...],
-) -> None:
+def compare_readers(owners: Sequence[Reader], copies: Sequence[Reader]) -> dict[int, str]:
+    """Return by row what differs between the owner's readers of a visit and the copy's here."""
     there, here = dict(owners), dict(copies)
-    for row in here.keys() | there.keys():
-        if row not in there:
-            errors.setdefault(row, _unserved(location, owner))
-        elif row not in here:
-            errors.setdefault(row, _unread(location, owner))
-        elif here[row] != there[row]:
-            errors.setdefault(row, _different(location, owner))
+    found = dict.fromkeys(here.keys() - there.keys(), _UNSERVED)
+    found |= dict.fromkeys(there.keys() - here.keys(), _UNREAD)
+    edited = {row for row in here.keys() & there.keys() if here[row] != there[row]}
+    return found | dict.fromkeys(edited, _DIFFERENT)
 
 
+_UNSERVED = (
+    "'{location}' was requested, but the copy of this block on stage {owner}, where it lives, did "
+    "not ask for it."
+)
+_UNREAD = (
+    "'{location}' was used on stage {owner}, where it lives, but the copy of this block on another "
+    "stage did not ask for it."
+)
+_DIFFERENT = (
+    "the edit of '{location}' that stage {owner} applied is not the edit that another stage's copy "
+    "of this block made."
+)
 _HINT = (
     "A block runs once per stage; what it reads from its process (ids, clocks, files, other "
     "random states) must not decide what it does."
 )
 
 
-def _unserved(location: str, owner: int) -> StageDivergenceError:
-    return StageDivergenceError(
-        f"'{location}' was requested, but the copy of this block on stage {owner}, where it "
-        f"lives, did not ask for it. {_HINT}"
-    )
-
-
-def _unread(location: str, owner: int) -> StageDivergenceError:
-    return StageDivergenceError(
-        f"'{location}' was used on stage {owner}, where it lives, but the copy of this block on "
-        f"another stage did not ask for it. {_HINT}"
-    )
-
-
-def _different(location: str, owner: int) -> StageDivergenceError:
-    return StageDivergenceError(
-        f"the edit of '{location}' that stage {owner} applied is not the edit that another "
-        f"stage's copy of this block made. {_HINT}"
-    )
-
-
-def _unsendable(location: str, value: Unsendable) -> StageDivergenceError:
-    return StageDivergenceError(
-        f"'{location}' holds a {value.kind}, which cannot be sent to the other stages"
-    )
+def _divergence(words: str, location: str, owner: int) -> StageDivergenceError:
+    return StageDivergenceError(f"{words.format(location=location, owner=owner)} {_HINT}")

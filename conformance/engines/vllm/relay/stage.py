@@ -7,7 +7,7 @@ every rank, so no stage has to ask another whether there is something to receive
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request, Requests
 
 from conformance.engines.vllm.relay import randomness
 from conformance.engines.vllm.relay.calls import Calls
-from conformance.engines.vllm.relay.errors import StageFailedError
 from conformance.engines.vllm.relay.record import (
     LocationNumbers,
     Packed,
@@ -47,12 +46,8 @@ VALUES = "conformance.relay.values"
 GRACE = 5.0
 
 
-@dataclass
-class _Tracked:
-    """A request with a block, and the last step it was scheduled in."""
-
-    request: Request
-    last: int = 0
+class StageFailedError(RuntimeError):
+    """Another stage could not run this step; the message is that stage's error."""
 
 
 @dataclass
@@ -67,7 +62,10 @@ class _Step:
 
 @dataclass
 class Relay:
-    """The relay's state on one rank."""
+    """The relay's state on one rank.
+
+    ``tracked`` maps each request with a block to the last step it was scheduled in.
+    """
 
     column: RankPipeline
     interleaver: RelayInterleaver
@@ -82,7 +80,7 @@ class Relay:
     number: int = 0
     replayed: int = 0
     step: _Step | None = None
-    tracked: dict[str, _Tracked] = field(default_factory=dict)
+    tracked: dict[str, int] = field(default_factory=dict)
     batches: dict[int, StepBatch] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
@@ -108,15 +106,14 @@ class Relay:
     # -- before the forward ------------------------------------------------------------
 
     def begin(self, scheduled: Any) -> None:
-        """Start a step: replay the later stages' visits that are due.
-
-        The earlier stages' visits arrive with their activations (see :meth:`accept`).
+        """Start a step: replay the later stages' visits that are due. The earlier stages' visits
+        arrive with their activations (see :meth:`accept`).
         """
         self.step, self.failed = None, False
         self._track(scheduled.scheduled_new_reqs)
         traced = [i for i in scheduled.num_scheduled_tokens if i in self.tracked]
         finished = [i for i in scheduled.finished_req_ids if i in self.tracked]
-        bound = max((self.tracked[i].last for i in (*traced, *finished)), default=0)
+        bound = max((self.tracked[i] for i in (*traced, *finished)), default=0)
         if traced:
             # At most `stages` steps are in flight, so older ones are done.
             bound = max(bound, self.number + 1 - self.stages)
@@ -128,17 +125,14 @@ class Relay:
         if not traced:
             return
         self.number += 1
-        for request_id in traced:
-            self.tracked[request_id].last = self.number
+        self.tracked.update(dict.fromkeys(traced, self.number))
         self.step = _Step(self.number)
         if self.stage:
             self.column.wait(self.stage - 1, self.number)
 
     def accept(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take the earlier stages' visits out of the activations they sent.
-
-        A stage that could not run the step sends its error instead of activations, so that this
-        stage raises instead of waiting.
+        """Take the earlier stages' visits out of the activations they sent. A stage that could not
+        run the step sends its error instead, so that this stage raises instead of waiting.
         """
         data, body = tensors.pop(RECORD, None), tensors.pop(VALUES, None)
         if data is None or self.step is None:
@@ -148,9 +142,7 @@ class Relay:
             packed = parted(data if data.storage_offset() == 0 else data.clone())
         else:
             packed = Packed(data, body)
-        message = self._unpack(packed, self.stage - 1)
-        self._expect(message, self.step.number, self.stage - 1)
-        self.errors.update(message.errors)
+        message = self._unpack(packed, self.stage - 1, self.step.number)
         if message.poison is not None:
             self.fail(message.poison)
             raise StageFailedError(message.poison)
@@ -159,10 +151,8 @@ class Relay:
     def _track(self, new: Iterable[Any]) -> None:
         for data in new:
             extra = getattr(data.sampling_params, "extra_args", None) or {}
-            if data.req_id not in self.tracked and (
-                self.requests.templates or "nnsight_mediator" in extra
-            ):
-                self.tracked[data.req_id] = _Tracked(Request(data.req_id))
+            if self.requests.templates or "nnsight_mediator" in extra:
+                self.tracked.setdefault(data.req_id, 0)
 
     def _forget_ended(self) -> None:
         """Drop the workers of aborted requests, which are never collected."""
@@ -197,23 +187,24 @@ class Relay:
         """End the forward. Return what any stage but the last sends with its activations."""
         step, log = self.step, self.interleaver.log
         if log is not None:
-            log.end_tokens()
+            log.boundary = len(log.locations)
         if self.last or log is None:
             return {}
         self.interleaver.log = None
-        self._credit(log, step)
         if step is None or step.batch is None:
+            self._credit([log], None)
             return {}
+        visits = (*step.received, log)
+        self._credit(visits, step.batch)
         self.interleaver.settle(log)
         self.batches[step.number] = step.batch
-        message = RelayMessage(step.number, (*step.received, log), self._errors(step.batch))
         step.told = True
-        return self._beside(message)
+        message = RelayMessage(step.number, visits, self._errors(step.batch))
+        return self._pack_for_next(message)
 
     def handing_on(self) -> None:
-        """Announce to the next stage that activations, or an error, are about to be sent.
-
-        Not after sending: what exceeds vLLM's buffer waits for its receiver.
+        """Announce to the next stage that activations, or an error, are about to be sent. Not
+        after sending: what exceeds vLLM's buffer waits for its receiver.
         """
         if self.step is not None and not self.last:
             self.column.ring(self.stage + 1, self.step.number)
@@ -224,15 +215,16 @@ class Relay:
         self.interleaver.log = None
         if log is None or not self.last:
             return
-        self._credit(log, step)
         if step is None:
+            self._credit([log], None)
             return
+        visits = (*step.received, log)
+        self._credit(visits, step.batch)
         self.interleaver.settle(log)
         errors = {} if step.batch is None else self._errors(step.batch)
         for stage in range(self.stage):
-            missed = tuple(v for v in (*step.received, log) if v.stage > stage)
+            missed = tuple(v for v in visits if v.stage > stage)
             self._send(stage, RelayMessage(step.number, missed, errors))
-        step.told = True
         self.step = None
 
     def fail(self, reason: str) -> None:
@@ -250,7 +242,7 @@ class Relay:
             from vllm.distributed.parallel_state import get_pp_group
 
             # Gloo sends from the tensor that its handle holds, so keep the handle.
-            data = self._beside(poison)
+            data = self._pack_for_next(poison)
             self.handing_on()
             self.sending = get_pp_group().isend_tensor_dict(data)
 
@@ -260,47 +252,41 @@ class Relay:
         """Replay the later stages' visits of the steps up to ``bound``."""
         while not self.last and self.replayed < bound:
             data = parted(self.column.receive(self.stages - 1))
-            message = self._unpack(data, self.stages - 1)
             self.replayed += 1
-            self._expect(message, self.replayed, self.stages - 1)
-            self.errors.update(message.errors)
+            message = self._unpack(data, self.stages - 1, self.replayed)
             batch = self.batches.pop(message.step, None)
             if batch is None or message.poison is not None:
                 continue
             with placed(self.interleaver, batch), randomness.kept():
                 for visits in message.visits:
                     self._replay(visits, batch)
-            for visits in message.visits:
-                self._credit(visits, None, batch)
+            self._credit(message.visits, batch)
 
     def collecting(self, finished: set[str]) -> None:
         """Bring the workers of the named requests, which are over, up to their last step."""
-        over = {i: t for i, t in self.tracked.items() if t.request.named(finished)}
-        self.catch_up(max((t.last for t in over.values()), default=0))
+        over = [i for i in self.tracked if Request(i).named(finished)]
+        self.catch_up(max((self.tracked[i] for i in over), default=0))
         for request_id in over:
             del self.tracked[request_id]
 
     def collected(self) -> None:
         """Release what the collected requests held."""
-        for request_id in [i for i in self.errors if i not in self.requests.requests]:
+        for request_id in self.errors.keys() - self.requests.requests.keys():
             del self.errors[request_id]
         if not self.requests.requests:
             self.interleaver.mediators = []
             self.interleaver.reindex()
 
     def failures(self, wanted: set[str]) -> dict[str, Any]:
-        """Return, by engine id, the errors that only this stage knows.
-
-        Early stops and unfinished reads are left to the reporting stage, whose copy has seen the
-        whole run. Errors that it already knows are left out.
+        """Return, by engine id, the errors that only this stage knows. Early stops and unfinished
+        reads are left to the reporting stage, whose copy has seen the whole run.
         """
-        found = {}
-        for request in self.requests.requests.values():
-            if request.named(wanted) and request.id not in self.errors:
-                error = self._error(request)
-                if error is not None:
-                    found[request.key(wanted)[0]] = error
-        return found
+        return {
+            request.key(wanted)[0]: error
+            for request in self.requests.requests.values()
+            if request.named(wanted) and request.id not in self.errors
+            if (error := self._error(request)) is not None
+        }
 
     def accept_errors(self, wanted: set[str]) -> None:
         """On the reporting stage, adopt other stages' errors where its own copy has none."""
@@ -326,25 +312,26 @@ class Relay:
 
     # -- parts -------------------------------------------------------------------------
 
-    def _unpack(self, data: Packed, stage: int) -> RelayMessage:
+    def _unpack(self, data: Packed, stage: int, step: int) -> RelayMessage:
+        """Return the message of a stage about this step, and note its errors."""
         # All values in one copy to the device: separate copies would cost more than the transfer.
         data = data._replace(body=data.body.to(self.device))
-        return unpack(data, self.incoming.setdefault(stage, LocationNumbers()), self.modules)
-
-    def _expect(self, message: RelayMessage, step: int, stage: int) -> None:
+        message = unpack(data, self.incoming.setdefault(stage, LocationNumbers()), self.modules)
         if message.step != step:
             raise RuntimeError(
                 f"stage {self.stage} expected step {step} from stage {stage}, got {message.step}"
             )
+        self.errors.update(message.errors)
+        return message
 
-    def _packed(self, stage: int, message: RelayMessage) -> Packed:
+    def _pack(self, stage: int, message: RelayMessage) -> Packed:
         data = pack(message, self.outgoing.setdefault(stage, LocationNumbers()), self.paths)
         self.bytes_sent += data.head.numel() + data.body.numel()
         return data
 
-    def _beside(self, message: RelayMessage) -> dict[str, torch.Tensor]:
+    def _pack_for_next(self, message: RelayMessage) -> dict[str, torch.Tensor]:
         """Return a message to the next stage, to be sent along with the activations."""
-        data = self._packed(self.stage + 1, message)
+        data = self._pack(self.stage + 1, message)
         if data.body.is_cuda:
             return {RECORD: self._undivided(data.head), VALUES: self._undivided(data.body)}
         return {RECORD: self._undivided(data.whole)}
@@ -358,7 +345,7 @@ class Relay:
         return data
 
     def _send(self, stage: int, message: RelayMessage) -> None:
-        self.column.send(stage, self._packed(stage, message).whole)
+        self.column.send(stage, self._pack(stage, message).whole)
 
     def _replay(self, visits: Visits, batch: StepBatch) -> None:
         # A replayed block may call modules of this stage, between two forwards.
@@ -369,21 +356,17 @@ class Relay:
             if request is not None and request.error is None:
                 request.error = capture_exception(error)
 
-    def _credit(self, visits: Visits, step: _Step | None, batch: StepBatch | None = None) -> None:
-        """Exclude a step's visits from the counts of workers that took no part in it.
-
-        Counts belong to the interleaver, so a worker's own count is what passed since it started.
-        Raising its start excludes a visit.
+    def _credit(self, passed: Sequence[Visits], batch: StepBatch | None) -> None:
+        """Exclude a step's visits from the counts of workers that took no part in it. Counts belong
+        to the interleaver, so a worker's own count is what passed since its start, which is raised.
         """
-        batch = batch if batch is not None or step is None else step.batch
         inside = set() if batch is None else {id(m.mediator) for m in batch.members}
-        lists = [visits] if step is None else [*step.received, visits]
         for mediator in self.requests.workers():
             if mediator.worker is None or not mediator.alive or id(mediator) in inside:
                 continue
             start = mediator.counts_at_start
-            for each in lists:
-                for location in each.locations:
+            for visits in passed:
+                for location in visits.locations:
                     start[location] = start.get(location, 0) + 1
 
     def _died(self, request: Request) -> Any:

@@ -1,10 +1,9 @@
 """Messages between the stages of one tensor-parallel column.
 
 The last stage sends the earlier ones what they missed, and each stage announces its activations to
-the next. Messages use local sockets, so the kernel holds them as soon as they are sent. With gloo,
-a message would take milliseconds, since its thread competes with vLLM's spinning processes for a
-core. A message that exceeds the socket's buffer is passed as a memory file, so sending never
-blocks.
+the next. Messages use local sockets, so the kernel holds them as soon as they are sent; gloo's
+thread would compete with vLLM's spinning processes for a core. A message that exceeds the socket's
+buffer is passed as a memory file, so sending never blocks.
 
 While the stages connect, any local process can connect too. A process of another user, or without
 the secret shared by the group, is rejected, and loading continues.
@@ -43,18 +42,10 @@ _SECRET_BYTES = 32
 _INTRODUCTION = 2.0
 
 
-def columns(stages: int, tensor_size: int) -> list[list[int]]:
-    """Return the world ranks of each column: rank = stage × tensor size + column."""
-    return [
-        [stage * tensor_size + column for stage in range(stages)] for column in range(tensor_size)
-    ]
-
-
 class RankPipeline:
     """The stages that share one tensor-parallel rank.
 
-    Every world rank must create it at the same point of loading: all of them must call
-    ``new_group`` for all columns in the same order, or loading hangs.
+    Every world rank must create it at the same point of loading, or ``new_group`` hangs.
     """
 
     def __init__(self, stage: int, column: int, stages: int, tensor_size: int) -> None:
@@ -67,16 +58,22 @@ class RankPipeline:
 
         timeout = timedelta(seconds=envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
         self.stage = stage
-        for ranks in columns(stages, tensor_size):
+        for each in range(tensor_size):
+            # World rank = stage × tensor size + column.
+            ranks = list(range(each, stages * tensor_size, tensor_size))
             group = dist.new_group(ranks, backend="gloo", timeout=timeout)
-            if ranks[0] == column:
+            if each == column:
                 self.ranks, self.group = ranks, group
         self._peers = self._connect(timeout.total_seconds())
 
     @property
     def unsent(self) -> int:
-        """Bytes that were sent and not yet received."""
-        return sum(_waiting(peer) for peer in self._peers.values())
+        """Bytes that were sent and not yet received, with the kernel's overhead."""
+        waiting = [
+            fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+            for peer in self._peers.values()
+        ]
+        return sum(struct.unpack("i", size)[0] for size in waiting)
 
     def send(self, stage: int, data: torch.Tensor) -> None:
         """Send ``data``, uint8 [bytes], to ``stage``. Returns at once."""
@@ -95,10 +92,7 @@ class RankPipeline:
             os.close(file)
 
     def receive(self, stage: int) -> torch.Tensor:
-        """Return the next message from ``stage``, uint8 [bytes]; blocks until it arrives.
-
-        Raises EOFError if the stage's process has ended.
-        """
+        """Wait for the next message from ``stage``, uint8 [bytes]; EOFError if it has ended."""
         frame, files, _, _ = socket.recv_fds(self._peers[stage], _SIZE.size + INLINE, 1)
         if not frame:
             raise EOFError(f"stage {stage} has ended")
@@ -115,14 +109,12 @@ class RankPipeline:
         return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
 
     def ring(self, stage: int, step: int) -> None:
-        """Announce to the next stage that this stage's part of ``step`` is about to be sent."""
+        """Announce to the next stage that its activations of ``step`` are about to be sent."""
         self._peers[stage].sendmsg([_SIZE.pack(step)])
 
     def wait(self, stage: int, step: int) -> None:
-        """Sleep until the previous stage has announced ``step``.
-
-        vLLM itself waits for activations by spinning. With fewer cores than processes, it would
-        take the core on which the other stage computes them.
+        """Sleep until the previous stage has announced ``step``. vLLM itself waits for activations
+        by spinning, perhaps on the core that computes them.
         """
         rung = 0
         while rung < step:
@@ -172,9 +164,8 @@ def _connected(name: str, secret: bytes, stage: int) -> socket.socket:
 
 
 def _accepted(listener: socket.socket, secret: bytes, wanted: set[int]) -> dict[int, socket.socket]:
-    """Return the sockets of the ``wanted`` stages; reject all other callers.
-
-    Raises TimeoutError if a stage does not connect within the listener's timeout.
+    """Return the sockets of the ``wanted`` stages; reject all other callers. Raises TimeoutError
+    if a stage does not connect within the listener's timeout.
     """
     peers: dict[int, socket.socket] = {}
     until = time.monotonic() + (listener.gettimeout() or 0)
@@ -206,9 +197,3 @@ def _introduced(peer: socket.socket, secret: bytes) -> int:
 def _same_user(peer: socket.socket) -> bool:
     found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
-
-
-def _waiting(peer: socket.socket) -> int:
-    """Return the bytes sent to ``peer`` but not yet read, with the kernel's overhead."""
-    found = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
-    return int(struct.unpack("i", found)[0])

@@ -13,18 +13,13 @@ from typing import Any
 
 import torch
 
-from conformance.engines.vllm.relay.errors import RemoteWeightError
 from conformance.engines.vllm.relay.placeholders import Tree
 from conformance.engines.vllm.relay.record import decode, encode, parted
 from conformance.engines.vllm.relay.transport import RankPipeline
 
 
-def _find(modules: dict[str, torch.nn.Module], path: str, name: str) -> torch.Tensor | None:
-    module = modules.get(path)
-    if module is None:
-        return None
-    held = module._parameters.get(name)
-    return held if held is not None else module._buffers.get(name)
+class RemoteWeightError(RuntimeError):
+    """A block used a weight that lives on another stage and could not be fetched."""
 
 
 def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
@@ -32,7 +27,10 @@ def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
         try:
             with listener.accept() as connection:
                 path, name = connection.recv()
-                found = _find(modules, path, name)
+                module = modules.get(path, torch.nn.Module())
+                found: torch.Tensor | None = module._parameters.get(name)
+                if found is None:
+                    found = module._buffers.get(name)
                 data = b"" if found is None else encode(found.data.cpu()).whole.numpy().tobytes()
                 connection.send_bytes(data)
         except (OSError, EOFError):
@@ -48,23 +46,21 @@ class Owners:
         threading.Thread(
             target=_serve, args=(listener, tree.here), daemon=True, name="relay-weights"
         ).start()
-        gathered: list[Any] = column.gather(
-            (sorted(tree.here), tree.spanning, (os.uname().nodename, listener.address))
-        )
+        address = (os.uname().nodename, listener.address)
+        gathered: list[Any] = column.gather((sorted(tree.here), tree.spanning, address))
         self.spanning: list[frozenset[str]] = [spanning for _, spanning, _ in gathered]
-        self.addresses = [address for _, _, address in gathered]
+        self.addresses = [address for *_, address in gathered]
         self.stage_of: dict[str, int] = {}
-        for stage, (paths, _, _) in enumerate(gathered):
+        for stage, (paths, *_) in enumerate(gathered):
             for path in paths:
                 self.stage_of.setdefault(path, stage)
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
 
     def fetch(self, path: str, name: str) -> torch.Tensor:
         """Return a parameter or buffer of the module at ``path``, on this stage's device."""
-        key = (path, name)
-        if key not in self._kept:
-            self._kept[key] = self._ask(path, name).to(self.device)
-        return self._kept[key]
+        if (path, name) not in self._kept:
+            self._kept[path, name] = self._ask(path, name).to(self.device)
+        return self._kept[path, name]
 
     def forget(self) -> None:
         """Drop all fetched weights, since a block may have written to them."""

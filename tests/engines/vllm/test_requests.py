@@ -1,4 +1,6 @@
-"""A request that its client aborts: which one, when, and that nothing is aborted that has ended."""
+"""Requests that a client aborts: which, when, and that nothing is aborted that has ended. And the
+log-probabilities that vLLM answers with.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from conformance.engines.vllm import aborts
+from conformance.engines.vllm import requests
+from conformance.engines.vllm.async_engine import saved
+from conformance.engines.vllm.sampled import own_logprobs
 
 
 class Engine:
@@ -41,7 +46,7 @@ class Engine:
 
 def test_one_request_is_aborted_and_the_others_run_to_their_end():
     engine = Engine(first=4, second=9, third=6)
-    with aborts.aborting(engine, 1, after=2):
+    with requests.aborting(engine, 1, after=2):
         engine.generate()
     assert engine.had == {"first": 4, "second": 2, "third": 6}
     assert "step" not in vars(engine)
@@ -51,10 +56,9 @@ def test_where_the_request_has_ended_before_nothing_is_proved():
     engine = Engine(first=4, second=2)
     with (
         pytest.raises(RuntimeError, match="ended before it could be aborted"),
-        aborts.aborting(engine, 1, after=3),
+        requests.aborting(engine, 1, after=3),
     ):
         engine.generate()
-    assert engine.had == {"first": 4, "second": 2}
 
 
 class Stream:
@@ -78,18 +82,35 @@ class Stream:
 
 
 def test_a_stream_is_closed_and_what_it_reads_from_with_it():
-    closed = pytest.importorskip("conformance.engines.vllm.async_engine")._closed
     stream = Stream(9)
 
     async def close() -> bool:
-        assert await closed(stream, 2) == {}
+        assert await saved(stream, 2) == {}
         return stream.left  # the loop's own end would close it too
 
     assert asyncio.run(close())
     assert stream.given == 2
-
-
-def test_a_stream_that_ended_before_is_no_aborted_one():
-    closed = pytest.importorskip("conformance.engines.vllm.async_engine")._closed
     with pytest.raises(RuntimeError, match="ended before it could be aborted"):
-        asyncio.run(closed(Stream(2), 3))
+        asyncio.run(saved(Stream(2), 3))
+
+
+def said(**by_token: tuple[float, int]) -> dict[int, Any]:
+    """One position: the log-probability and the rank of some tokens."""
+    return {
+        int(name.removeprefix("t")): SimpleNamespace(logprob=logprob, rank=rank)
+        for name, (logprob, rank) in by_token.items()
+    }
+
+
+def test_what_was_drawn_is_no_member_of_the_likeliest_unless_it_is_one():
+    step = said(t4=(-0.5, 1), t2=(-1.5, 2), t9=(-7.0, 40))
+    output = SimpleNamespace(
+        prompt_token_ids=[3, 5, 4],
+        prompt_logprobs=[None, said(t5=(-2.0, 3), t1=(-0.1, 1)), said(t4=(-3.0, 2))],
+        outputs=[SimpleNamespace(token_ids=[9], logprobs=[step])],
+    )
+    answer = own_logprobs(output, top=2)
+    assert answer.prompt.tolist() == [[-2.0], [-3.0]]
+    assert [one.tolist() for one in answer.chosen] == [[-7.0]]
+    assert [one.tolist() for one in answer.top] == [[-0.5, -1.5]]
+    assert torch.equal(answer.ids[0], torch.tensor([9]))
