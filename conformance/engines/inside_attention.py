@@ -9,8 +9,7 @@ heads' output is its value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cosine_similarity
+
+from conformance.engines.tree import hooked
 
 OUTPUT = ("o_proj", "out_proj", "dense", "c_proj", "wo")
 FUSED = ("qkv_proj", "query_key_value", "c_attn", "qkv", "Wqkv")
@@ -263,30 +264,20 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
         return hook
 
     tokens = heads + 3  # differs from the number of heads, so that the axes cannot be confused
-    with ExitStack() as stack:
-        for handle in _hooks(children, projected, (fused, norm, value), noting):
-            stack.callback(handle.remove)
+    handles = [children[projected].register_forward_pre_hook(noting("heads"))]
+    handles += [
+        children[name].register_forward_hook(noting(name)) for name in (fused, norm, value) if name
+    ]
+    with hooked(handles):
         ids = torch.arange(tokens, device=next(model.parameters()).device)[None] + 1
         model(input_ids=ids, use_cache=False)
-    words = []
-    if fused:
-        words.append(_arranged(seen[fused][0, 0], seen["heads"][0, 0], heads, groups))
-    else:
-        words.append("")
+    words = [_arranged(seen[fused][0, 0], seen["heads"][0, 0], heads, groups) if fused else ""]
     if norm and seen[norm].ndim == 4 and seen[norm].shape[1] == heads:
         words.append(HEADS_FIRST)
     order = list(seen)  # in the order in which the modules were called
     if norm and value and order.index(value) < order.index(norm):
         words.append(VALUE_FIRST)
     return ", ".join(words)
-
-
-def _hooks(
-    children: Mapping[str, Module], projected: str, others: Sequence[str], noting: Any
-) -> Iterator[Any]:
-    yield children[projected].register_forward_pre_hook(noting("heads"))
-    for name in filter(None, others):
-        yield children[name].register_forward_hook(noting(name))
 
 
 def _arranged(row: Tensor, given: Tensor, heads: int, groups: int) -> str:

@@ -19,13 +19,12 @@ from conformance.engines.reference.ensemble import (  # noqa: E402
     REFERENCE_RUN,
     EnsembleMember,
     members,
-    other_forwards,
     score_caps,
 )
+from conformance.engines.reference.forwards import Forwards, other_forwards  # noqa: E402
 from conformance.engines.reference.model import ReferenceModel  # noqa: E402
-from conformance.engines.reference.patched_forward import Forwards, exchanged  # noqa: E402
 from conformance.engines.structure import map_tensors, tensors_in  # noqa: E402
-from conformance.engines.tree import layer_path  # noqa: E402
+from conformance.engines.tree import exchanged, layer_path  # noqa: E402
 from conformance.engines.user_trace import ways  # noqa: E402
 from conformance.engines.user_trace.ways import WAYS, Way, computing  # noqa: E402
 

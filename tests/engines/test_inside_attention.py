@@ -7,7 +7,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from conformance.engines.inside_attention import BLOCKS, GROUPS, HEADS_FIRST, VALUE_FIRST, find
 from conformance.engines.model_parts import parts_of
-from conformance.engines.reference.part_hooks import WITHIN, hook_within
+from conformance.engines.reference.places import WITHIN, hook_within
 from conformance.engines.tree import layer_path
 
 HEADS, WIDTH = 4, 8

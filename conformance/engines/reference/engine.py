@@ -26,7 +26,7 @@ from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
-from conformance.engines.reference.at_once import TestedGenerations
+from conformance.engines.reference.at_once import TestedGenerations, relative
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
@@ -37,8 +37,8 @@ from conformance.engines.reference.ensemble import (
     score_caps,
     uncapped,
 )
+from conformance.engines.reference.expert_choice import routers
 from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
-from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
 from conformance.generated_tokens import continuation, in_precision
@@ -374,10 +374,6 @@ def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
             yield from _values(value, f"{within}{key}.")
         elif isinstance(value, str | int | float | None):
             yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
-
-
-def relative(value: Tensor, reference: Tensor) -> float:
-    return float((value - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
 def open_engine(job: Job) -> ReferenceEngine:

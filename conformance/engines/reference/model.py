@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,18 +17,31 @@ from transformers import LogitsProcessor
 
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
-from conformance.engines.model_parts import parts_of, reaches
+from conformance.engines.model_parts import parts_of
 from conformance.engines.reference import at_once
 from conformance.engines.reference.at_once import Edit
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, other_forwards
-from conformance.engines.reference.expert_choice import ExpertChoice, Routing, Tie, blocks, routed
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember
+from conformance.engines.reference.expert_choice import (
+    ExpertChoice,
+    Routing,
+    Tie,
+    blocks,
+    routed,
+    routers,
+)
+from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.reference.known import PrefillOutputs, same, unchanged
-from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
-from conformance.engines.reference.patched_forward import Forwards, exchanged
-from conformance.engines.reference.routing import routers
-from conformance.engines.reference.visits import Place, Visit, visited
-from conformance.engines.tree import follow
+from conformance.engines.reference.places import (
+    INPUTS,
+    OUTPUTS,
+    Place,
+    Seen,
+    Visit,
+    keeping_visits,
+    visited,
+)
+from conformance.engines.tree import exchanged, follow, hooked, reaches
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.programs.meaning import unit, without
 
@@ -318,6 +331,11 @@ class ReferenceModel:
         inputs, mask, rows = self._batch(ids)
         run = PromptRun(ids=ids[0])
         begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
+
+        def note(layer: int, stream: Tensor, output: Any) -> None:
+            if len(run.stream) == 1:
+                self._known.note(prompt, layer, stream, output)
+
         with ExitStack() as stack:
             choosing = {
                 module: block
@@ -330,13 +348,22 @@ class ReferenceModel:
             if changes.at:  # first, so that the recorded values include their changes
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
-            noted = None if changes.any else prompt
-            stack.enter_context(self._recorded(run, changes.edits, rows, noted))
+            stack.enter_context(
+                at_once.recorded_steps(
+                    self.module,
+                    self.modules,
+                    lambda count: [slice(rows if count > 1 else 0, count)],
+                    changes.edits,
+                    run.stream,
+                    run.logits,
+                    None if changes.any else note,
+                )
+            )
             stack.enter_context(self._routed_by(changes.router_inputs))
             if parts:
-                stack.enter_context(
-                    recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
-                )
+                visits = keeping_visits(self.modules, self.parts, parts, run.parts)
+                kept = visited(self.module, self.modules, self.parts, visits, rows)
+                stack.enter_context(kept)
             if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
@@ -406,22 +433,24 @@ class ReferenceModel:
         inputs, mask, before = self._batch(ids)
         rows = at_once.rows_of(len(prompt), steps, before)
         last = {"logits_to_keep": steps} if self._last else {}
-        with ExitStack() as stack:
-            recording = at_once.recorded(self.module, self.modules, rows, edits or {})
-            streams, logits = stack.enter_context(recording)
-            stack.enter_context(exchanged(self._forwards))
+        run = PromptRun(ids=ids[0, : len(prompt)], at_once=True)
+        recording = at_once.recorded_steps(
+            self.module, self.modules, lambda _: rows, edits or {}, run.stream, run.logits
+        )
+        with recording, exchanged(self._forwards):
             if self.member.pad:  # `generate` computes the positions of padded rows
                 last |= {"max_new_tokens": 1, "do_sample": False}
                 self.module.generate(input_ids=inputs, attention_mask=mask, **last)
             else:
                 self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **last)
         if self.member.dtype is torch.float32 and not self.others.tried.note(
-            generation, logits, reference.logits
+            generation, run.logits, reference.logits
         ):
             return None
-        chosen = [*forced[:steps], *(int(row.argmax()) for row in logits[len(forced[:steps]) :])]
-        taken = [torch.tensor([token], device=inputs.device) for token in chosen]
-        return PromptRun(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
+        free = (int(row.argmax()) for row in run.logits[len(forced[:steps]) :])
+        for token in (*forced[:steps], *free):
+            run.tokens.append(torch.tensor([token], device=inputs.device))
+        return run
 
     def along(
         self, prompt: Sequence[int], tokens: Sequence[int], steps: int, number: int = 0
@@ -492,65 +521,14 @@ class ReferenceModel:
         inputs = torch.cat([torch.cat([padding, ids], dim=1), neighbour])
         return inputs, torch.cat([mask, torch.ones_like(neighbour)]), self.member.pad
 
-    @contextmanager
-    def _routed_by(self, inputs: Mapping[int, Tensor]) -> Iterator[None]:
+    def _routed_by(self, inputs: Mapping[int, Tensor]) -> AbstractContextManager[None]:
         """Replace the input of these layers' routers, for every token."""
 
         def replacing(value: Tensor) -> Callable[..., Any]:
             return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
 
-        handles = [
+        return hooked(
             router.register_forward_pre_hook(replacing(inputs[index]))
             for router, index in self.layer_of.items()
             if index in inputs
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
-    def _recorded(
-        self, run: PromptRun, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
-    ) -> Iterator[None]:
-        """Edit and record the stream after every layer, and the logits. For the prompt `noted`,
-        also store the layers' outputs for reuse.
-        """
-
-        def begin(module: Any, args: Any, kwargs: Any) -> None:
-            run.stream.append({})
-
-        def layer_hook(index: int) -> Callable[..., Any]:
-            def hook(module: Any, args: Any, output: Any) -> Any:
-                whole = output[0] if isinstance(output, tuple) else output
-                first = padding if whole.shape[1] > 1 else 0
-                stream = whole[0, first:]
-                if index in edits:
-                    stream = edits[index](stream, run.stream[-1])
-                    rows = torch.cat([whole[0, :first], stream.to(whole.dtype)])
-                    whole = torch.cat([rows[None], whole[1:]])
-                    output = (whole, *output[1:]) if isinstance(output, tuple) else whole
-                run.stream[-1][index] = kept = stream.clone()
-                if noted is not None and len(run.stream) == 1:
-                    self._known.note(noted, index, whole.clone() if padding else kept[None], output)
-                return output
-
-            return hook
-
-        def end(module: Any, args: Any, output: Any) -> None:
-            run.logits.append(output.logits[0, -1].clone())
-
-        handles = [
-            self.module.register_forward_pre_hook(begin, with_kwargs=True),
-            self.module.register_forward_hook(end),
-            *(
-                layer.register_forward_hook(layer_hook(index))
-                for index, layer in enumerate(self.modules)
-            ),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.tree import follow
+from conformance.engines.tree import follow, hooked
 from conformance.engines.user_trace.sequences import ENTRY, entering
 from conformance.records import Site
 
@@ -184,13 +184,9 @@ def _forward(
         if name
     ]
     handles.append(next(iter(layers)).register_forward_pre_hook(notes.enter, with_kwargs=True))
-    try:
-        with torch.no_grad():
-            output = module(input_ids=ids[None].to(module.device), use_cache=False)
-        notes.module("", "logits", output.logits)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), torch.no_grad():
+        output = module(input_ids=ids[None].to(module.device), use_cache=False)
+    notes.module("", "logits", output.logits)
     return notes.found
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from nnsight.intervention.source import STATE
 
-from conformance.engines.reference.ensemble import other_forwards
-from conformance.engines.reference.patched_forward import Forwards
+from conformance.engines.reference.forwards import Forwards, other_forwards
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.reference.ensemble import (  # noqa: E402
-    EnsembleMember,
-    members,
+from conformance.engines.reference.ensemble import EnsembleMember, members  # noqa: E402
+from conformance.engines.reference.expert_choice import routers  # noqa: E402
+from conformance.engines.reference.forwards import (  # noqa: E402
+    in_halves,
+    is_experts,
     other_forwards,
+    rms_norm,
+    rounded_once,
 )
-from conformance.engines.reference.experts import in_halves, is_experts, rounded_once  # noqa: E402
-from conformance.engines.reference.fused import rms_norm  # noqa: E402
 from conformance.engines.reference.model import ReferenceModel  # noqa: E402
-from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
-from conformance.engines.reference.routing import routers  # noqa: E402
+from conformance.engines.tree import exchanged  # noqa: E402
 from conformance.generated_tokens import in_precision  # noqa: E402
 from conformance.judge.reference import FEWEST_BASELINE_RUNS  # noqa: E402
 from conformance.records import Precision  # noqa: E402
