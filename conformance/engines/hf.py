@@ -14,21 +14,16 @@ from torch import Tensor
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
-from conformance.engines.attention import attention
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.lm import TracedModel, UntracedLogProbabilities
+from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.model_parts import TracedLayer, parts_of
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import map_tensors
-from conformance.engines.traced import (
-    Probe,
-    TracedLayers,
-    observe,
-    read_probe,
-)
+from conformance.engines.traced import Probe, TracedLayers, observe, read_probe
 from conformance.engines.tree import follow, layer_path
 from conformance.records import Case, Group, Job, Status
 from conformance.residual_stream import LAYOUTS
@@ -201,22 +196,29 @@ class HFModel(TracedModel):
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """Return what transformers generates without a trace, one prompt at a time."""
-        module = self.model._module
         outputs = []
         for prompt in prompts:
-            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
-            generated = module.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=steps,
-                do_sample=False,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
+            ids = self._ids(prompt)
+            generated, tokens = self._generated(ids, steps, do_sample=False)
             logits = [torch.log_softmax(scores[0].float(), dim=-1) for scores in generated.logits]
-            tokens = list(generated.sequences[0, ids.shape[1] :].split(1))
             outputs.append({"logits": logits, "tokens": tokens})
         return outputs
+
+    def _ids(self, prompt: str) -> Tensor:
+        """Return a prompt's ids, int64 [1, tokens], on the model's device."""
+        return torch.tensor([self.tokenize(prompt)], device=self.model._module.device)
+
+    def _generated(self, ids: Tensor, steps: int, **how: Any) -> tuple[Any, list[Tensor]]:
+        """Return transformers' output for a generation, and the new ids, int64 [1] per step."""
+        output = self.model._module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=steps,
+            output_logits=True,
+            return_dict_in_generate=True,
+            **how,
+        )
+        return output, list(output.sequences[0, ids.shape[1] :].split(1))
 
     def log_probabilities(
         self,
@@ -229,26 +231,18 @@ class HFModel(TracedModel):
         processed: bool = False,
     ) -> UntracedLogProbabilities:
         """Return log-probabilities from transformers' own logits and scores, without a trace."""
-        module = self.model._module
-        ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+        ids = self._ids(prompt)
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
             how = {"do_sample": True, "temperature": temperature, "top_k": 0}
-        mask = torch.ones_like(ids)
         with torch.no_grad():
-            whole = module(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, :-1]
-        generated = module.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=steps,
-            output_logits=True,
-            output_scores=True,
-            return_dict_in_generate=True,
-            **how,
-        )
+            output = self.model._module(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+            )
+        whole = output.logits[0, :-1]
+        generated, chosen = self._generated(ids, steps, output_scores=True, **how)
         rows = [row[0] for row in (generated.scores if processed else generated.logits)]
-        chosen = list(generated.sequences[0, ids.shape[1] :].split(1))
         said = [torch.log_softmax(row.float(), dim=-1) for row in rows]
         return UntracedLogProbabilities(
             prompt=torch.log_softmax(whole.float(), dim=-1).gather(-1, ids[0, 1:, None]),
@@ -263,17 +257,11 @@ class HFModel(TracedModel):
         layers = dict(enumerate(follow(module, self.layers.path)))
         outputs = []
         for prompt in prompts:
-            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+            ids = self._ids(prompt)
             with watched(layers, self.layers.layout) as streams, torch.no_grad():
                 module(input_ids=ids, attention_mask=torch.ones_like(ids))
             outputs.append({"stream": streams})
         return outputs
-
-
-def _adapted(job: Job) -> dict[str, Any]:
-    """Return nnsight's keyword for the checkpoint's adapter, if it has one."""
-    adapter = adapter_of(job.checkpoint)
-    return {} if adapter is None else {"peft": str(adapter)}
 
 
 class HFEngine:
@@ -281,6 +269,8 @@ class HFEngine:
 
     def __init__(self, job: Job, tokenizer: Any = None) -> None:
         self.job = job
+        adapter = adapter_of(job.checkpoint)
+        adapted = {} if adapter is None else {"peft": str(adapter)}
         self.model = TransformersModel(
             str(job.checkpoint),
             task="text-generation",
@@ -288,17 +278,11 @@ class HFEngine:
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            **(attention(job.checkpoint) | _adapted(job) | dict(job.backend.options)),
+            **(attention(job.checkpoint) | adapted | dict(job.backend.options)),
         )
         self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
-        # Greedy, for exactly the requested steps: a checkpoint's own settings (sampling, an end
-        # token) would make the sequences differ from those of the other engines.
-        settings = module.generation_config
-        settings.eos_token_id = None
-        settings.do_sample = False
-        settings.temperature = settings.top_p = settings.top_k = None
-        settings.pad_token_id = self.model.tokenizer.pad_token_id or 0
+        generate_greedily(module, self.model.tokenizer)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)

@@ -9,9 +9,9 @@ from nnsight import save
 from nnterp import StandardizedTransformer
 
 from conformance.engines import Refused
-from conformance.engines.attention import attention
 from conformance.engines.libraries import Ends, Place, PromptBatch
 from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.loading import attention
 from conformance.programs import ModelPart
 from conformance.records import Job
 

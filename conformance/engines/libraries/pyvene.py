@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance.engines.attention import attention
 from conformance.engines.libraries import Ends, Place, PromptBatch, named
 from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.loading import attention
 from conformance.engines.tree import layer_path
 from conformance.programs import ModelPart
 from conformance.records import Job

@@ -24,6 +24,7 @@ from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
+from conformance.engines.loading import generate_greedily
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
 from conformance.engines.reference.at_once import TestedGenerations, relative
@@ -352,11 +353,7 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
         # rounding changes; in bf16 the merge adds the same error as serving a merged model does.
         module = PeftModel.from_pretrained(module, adapter).merge_and_unload()
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    settings = module.generation_config
-    settings.eos_token_id = None
-    settings.do_sample = False
-    settings.temperature = settings.top_p = settings.top_k = None
-    settings.pad_token_id = tokenizer.pad_token_id or 0
+    generate_greedily(module, tokenizer)
     return module
 
 

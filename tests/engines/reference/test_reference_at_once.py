@@ -5,66 +5,30 @@ does, and is left where a definition makes another thing of it.
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+from conformance.engines.reference.at_once import TestedGenerations, rows_of
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members
+from conformance.engines.reference.model import Others, ReferenceModel
+from conformance.engines.tree import layer_path
+from conformance.generated_tokens import in_precision
+from conformance.records import Precision
+from tests.engines import tiny
 
-from conformance.engines.reference.at_once import TestedGenerations, rows_of  # noqa: E402
-from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members  # noqa: E402
-from conformance.engines.reference.model import Others, ReferenceModel  # noqa: E402
-from conformance.engines.tree import layer_path  # noqa: E402
-from conformance.generated_tokens import in_precision  # noqa: E402
-from conformance.records import Precision  # noqa: E402
-
-SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "gpt2": {},
-    "bloom": {},
-    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "mamba2": {"head_dim": 8, "num_heads": 8, "state_size": 8},
-    "qwen3_moe": {
-        "moe_intermediate_size": 24,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-    },
-}
+FAMILIES = ("llama", "gpt2", "bloom", "gemma2", "mamba2", "qwen3_moe")
 #: Its rotary frequencies are those of the longest sequence so far: of another for each step.
 DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
-LAYERS, WIDTH, STEPS, PROMPT, ALLOWED = 3, 32, 5, "ten words or so", 1e-5
+LAYERS, STEPS, PROMPT, ALLOWED = 3, 5, "ten words or so", 1e-5
 #: As the judge has it: a hundred times what other orders of addition lose (docs/numerics.md).
-NEAR = 100 * 2.0**-24 * (WIDTH * LAYERS) ** 0.5
-
-
-def built(architecture: str, **more: Any) -> Any:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40,
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        initializer_range=0.3,
-        pad_token_id=0,
-        **SIZES[architecture],
-        **more,
-    )
-    module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    module.generation_config.pad_token_id = 0
-    module.generation_config.eos_token_id = None
-    return module.float().eval()
-
-
-def tokenized(text: str) -> Any:
-    return SimpleNamespace(input_ids=[1 + ord(letter) % 39 for letter in text])
+NEAR = 100 * 2.0**-24 * (tiny.WIDTH * LAYERS) ** 0.5
 
 
 def of(module: Any, member: EnsembleMember, others: Others | None = None) -> ReferenceModel:
     path = layer_path(module, LAYERS)
-    model = ReferenceModel(module.to(member.dtype), tokenized, member, path, (), others)
+    model = ReferenceModel(module.to(member.dtype), tiny.tokenized, member, path, (), others)
     model.prompts = (PROMPT,)
     return model
 
@@ -100,9 +64,9 @@ def assert_near_run(run: Any, slow: Any) -> None:
 
 
 @pytest.mark.parametrize("pad", [0, 3])
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
-    module = built(architecture)
+    module = tiny.build(architecture)
     others, tokens = with_reference(module)
     way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     run = held(of(module, replace(way, at_once=True), others), tokens)
@@ -121,10 +85,10 @@ def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -
 
 
 @pytest.mark.parametrize("pad", [0, 3])
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     """Two of them in one case: each is compared with the reference's of the same number."""
-    module = built(architecture)
+    module = tiny.build(architecture)
     others, _ = with_reference(module)
     way = EnsembleMember("way", torch.float32, "eager", pad=pad)
     quick, slow = of(module, replace(way, at_once=True), others), of(module, way, others)
@@ -138,7 +102,7 @@ def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, 
 
 
 def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     others, _ = with_reference(module)
     calls: list[int] = []
 
@@ -156,7 +120,7 @@ def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
 
 def test_the_references_edited_runs_have_numbers_of_their_own_in_each_case() -> None:
     """What was tried of one case's says nothing of the next one's, of the same tokens."""
-    others, tokens = with_reference(built("llama"))
+    others, tokens = with_reference(tiny.build("llama"))
     reference = others.reference
     edited(reference, tokens)
     first = reference.number(1)
@@ -166,7 +130,7 @@ def test_the_references_edited_runs_have_numbers_of_their_own_in_each_case() -> 
 
 
 def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     model = of(module, REFERENCE_RUN)
     forwards: list[int] = []
     handle = module.register_forward_hook(lambda *_: forwards.append(1))
@@ -185,7 +149,7 @@ def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
 
 def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
     short = {"max_position_embeddings": len(PROMPT) + 1}
-    module = built("llama", rope_parameters=DYNAMIC, **short)
+    module = tiny.build("llama", rope_parameters=DYNAMIC, **short)
     others, tokens = with_reference(module)
     for dtype in (torch.float32, torch.bfloat16):
         assert not held(
@@ -194,17 +158,17 @@ def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() ->
 
 
 def test_a_bf16_way_waits_for_a_float32_one() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     others, tokens = with_reference(module)
     rounded = EnsembleMember("rounded", torch.bfloat16, "eager", at_once=True)
     whole = EnsembleMember("whole", torch.float32, "eager", at_once=True)
-    assert not held(of(built("llama"), rounded, others), tokens).at_once
+    assert not held(of(tiny.build("llama"), rounded, others), tokens).at_once
     assert held(of(module, whole, others), tokens).at_once
-    assert held(of(built("llama"), rounded, others), tokens).at_once
+    assert held(of(tiny.build("llama"), rounded, others), tokens).at_once
 
 
 def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     others, tokens = with_reference(module)
     model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert not held(model, ()).at_once
@@ -216,7 +180,7 @@ def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
 
 def test_a_prompt_alone_is_not_taken_from_a_longer_forward() -> None:
     """Edited runs begin with its bits."""
-    module = built("llama")
+    module = tiny.build("llama")
     others, tokens = with_reference(module)
     model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert held(model, tokens).at_once
