@@ -21,8 +21,8 @@ from conformance.engines.reference.ensemble import (
 )
 from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.reference.model import ReferenceModel
-from conformance.engines.structure import map_tensors, tensors_in
-from conformance.engines.tree import exchanged, layer_path
+from conformance.engines.structure import replace_tensor, tensors_in
+from conformance.engines.tree import exchanged, hooked, layer_path
 from conformance.engines.user_trace import ways
 from conformance.engines.user_trace.ways import WAYS, Way, computing
 from tests.engines import tiny
@@ -59,7 +59,7 @@ class Write:
         if self.in_place:
             tensor[:] *= factor
             return value
-        return map_tensors(value, lambda one: tensor * factor if one is tensor else one)
+        return replace_tensor(value, tensor, tensor * factor)
 
 
 def written_tensor(value: Any) -> Tensor | None:
@@ -91,9 +91,8 @@ def find_writes(module: Any) -> list[Write]:
         for name, child in module.named_modules()
         if name and not name.startswith(f"{path}.0")
     ]
-    module(IDS)
-    for handle in handles:
-        handle.remove()
+    with hooked(handles):
+        module(IDS)
     return found
 
 
@@ -114,10 +113,8 @@ def written_by_hooks(module: Any, write: Write) -> Iterator[None]:
         if write.role == "input"
         else child.register_forward_hook(after)
     )
-    try:
+    with hooked([handle]):
         yield
-    finally:
-        handle.remove()
 
 
 def run_with_hooks(module: Any, write: Write) -> Tensor:
@@ -126,16 +123,12 @@ def run_with_hooks(module: Any, write: Write) -> Tensor:
 
 
 def run_with_trace(model: Any, write: Write) -> Tensor:
+    value = "inputs" if write.role == "input" else "output"
     with model.trace(IDS):
         envoy = model.get(write.module)
-        if write.role == "input":
-            changed = write.apply(envoy.inputs)
-            if not write.in_place:
-                envoy.inputs = changed
-        else:
-            changed = write.apply(envoy.output)
-            if not write.in_place:
-                envoy.output = changed
+        changed = write.apply(getattr(envoy, value))
+        if not write.in_place:
+            setattr(envoy, value, changed)
         logits = nnsight.save(model.output.logits)
     return logits.detach()
 
@@ -231,13 +224,11 @@ def test_a_way_that_computes_again_after_a_write_is_found(monkeypatch: Any) -> N
 
     @contextmanager
     def after_nnsight(forwards: Forwards) -> Iterator[None]:
-        handles = [
+        with hooked(
             child.register_forward_hook(lambda _, args, __, forward=forward: forward(*args))
             for child, forward in forwards.items()
-        ]
-        yield
-        for handle in handles:
-            handle.remove()
+        ):
+            yield
 
     expected = Expected.of("llama")
     monkeypatch.setattr(ways, "_below_nnsight", after_nnsight)
