@@ -9,6 +9,8 @@ CAPITAL = "The capital of France is"
 _MARY = "When Mary and John went to the store, John gave a drink to"
 _FOX = "The quick brown fox jumps over"
 
+ONE, TWO, H = "model.model.layers[1]", "model.model.layers[2]", "model.transformer.h"
+
 #: The last token's logits on each side.
 _LOGITS = "logits = model.lm_head.output[:, -1].save()", "logits = model.logits.clone().save()"
 
@@ -52,6 +54,12 @@ def both(
         )
     ]
     return "\n\n".join([f"{top}\nPROMPT = {prompt!r}\n", *functions])
+
+
+def read(name: str, hf: str, vllm: str, mistake: str = "") -> str:
+    """Return a script that reads one value: an expression on each side."""
+    marked = f"{name} = {vllm}.save()" + (f"  # mistake: {mistake}" if mistake else "")
+    return both(f"{name} = {hf}.save()", marked, name)
 
 
 def _mapping(names: str) -> str:
@@ -325,59 +333,6 @@ def vllm(model):
     return {"clean": clean, "corrupted": corrupted, "patched": patched}
 """
 
-#: A generation steered with a difference-of-prompts vector.
-_HALF_VECTOR = """
-LOVE = "I love this, it is wonderful"
-HATE = "I hate this, it is terrible"
-PROMPT = "The movie I saw yesterday was"
-STEPS = 2
-ALPHA = 4.0
-
-
-def hf(model):
-    n = len(model.model.layers)
-    mid, late = n // 2, n - 1
-
-    with model.trace(LOVE):
-        love = model.model.layers[mid].output[:, -1].clone().save()
-    with model.trace(HATE):
-        hate = model.model.layers[mid].output[:, -1].clone().save()
-    vector = love - hate
-
-    with model.generate(PROMPT, max_new_tokens=STEPS, do_sample=False) as tracer:
-        ids, logits, hidden = [].save(), [].save(), [].save()
-        for _ in tracer.iter[:STEPS]:
-            model.model.layers[mid].output[:] += ALPHA * vector
-            hidden.append(model.model.layers[late].output[:, -1].clone())
-            out = model.lm_head.output[:, -1].clone()
-            logits.append(out)
-            ids.append(out.argmax(dim=-1))
-    return {"vector": vector, "ids": ids, "logits": logits, "hidden": hidden}
-
-
-def vllm(model):
-    n = len(model.model.layers)
-    mid, late = n // 2, n - 1
-
-    with model.trace(LOVE, temperature=0.0, max_tokens=1):
-        layer = model.model.layers[mid]
-        love = layer.output[0][-1].clone().save()  # mistake: half
-    with model.trace(HATE, temperature=0.0, max_tokens=1):
-        layer = model.model.layers[mid]
-        hate = layer.output[0][-1].clone().save()
-    vector = love - hate
-
-    with model.trace(PROMPT, temperature=0.0, max_tokens=STEPS) as tracer:
-        ids, logits, hidden = [].save(), [].save(), [].save()
-        for _ in tracer.iter[:STEPS]:
-            model.model.layers[mid].output[0][:] += ALPHA * vector
-            last = model.model.layers[late]
-            hidden.append((last.output[0] + last.output[1])[-1].clone())
-            logits.append(model.logits.clone())
-            ids.append(model.samples.clone())
-    return {"vector": vector, "ids": ids, "logits": logits, "hidden": hidden}
-"""
-
 #: Two invokes of one trace.
 _INVOKES = """
 PROMPTS = ("The capital of France is", "A boat")
@@ -519,15 +474,9 @@ _DUAL_MISTAKES = {
         ),
         ("model.lm_head.output", "model.output.logits"),  # which Gemma 2 caps, as vLLM's are
     ),
-    "half_read": both(
-        "hidden = model.model.layers[2].output[0].clone().save()",
-        "hidden = model.model.layers[2].output[0].clone().save()  # mistake: mlp",
-        "hidden",
-    ),
-    "residual_read": both(
-        "hidden = model.model.layers[2].output[0, -1].clone().save()",
-        "hidden = model.model.layers[2].output[1][-1].clone().save()  # mistake: residual",
-        "hidden",
+    "half_read": read("hidden", f"{TWO}.output[0].clone()", f"{TWO}.output[0].clone()", "mlp"),
+    "residual_read": read(
+        "hidden", f"{TWO}.output[0, -1].clone()", f"{TWO}.output[1][-1].clone()", "residual"
     ),
 }
 
@@ -590,10 +539,10 @@ CORRECT = {
         "patch_by_helper": _PATCH_BY_HELPER,
         "patch_invokes": _PATCH_INVOKES,
         "probe_batch": _PROBE_BATCH,
-        "query": both(
-            "query = model.model.layers[1].self_attn.q_proj.output.clone().save()",
-            "query = model.model.layers[1].self_attn.qkv_proj.output[0][:, :256].clone().save()",
+        "query": read(
             "query",
+            f"{ONE}.self_attn.q_proj.output.clone()",
+            f"{ONE}.self_attn.qkv_proj.output[0][:, :256].clone()",
         ),
         "steer_generation": _STEER_GENERATION,
         "steps_edited": both(
@@ -631,16 +580,10 @@ MISTAKES = {
         ),
     },
     "gpt2": {
-        "batch_axis": both(
-            "hidden = model.transformer.h[1].output[0].clone().save()",
-            "hidden = model.transformer.h[1].output[0].clone().save()  # mistake: stream",
-            "hidden",
+        "batch_axis": read(
+            "hidden", f"{H}[1].output[0].clone()", f"{H}[1].output[0].clone()", "stream"
         ),
-        "layer_input": both(
-            "hidden = model.transformer.h[2].input.clone().save()",
-            "hidden = model.transformer.h[1].input.clone().save()  # mistake: stream",
-            "hidden",
-        ),
+        "layer_input": read("hidden", f"{H}[2].input.clone()", f"{H}[1].input.clone()", "stream"),
         "patch_token": both(
             "model.transformer.h[1].output[0][:] = 0",
             "model.transformer.h[1].output[0][:] = 0  # mistake: partial",
@@ -654,10 +597,10 @@ MISTAKES = {
                 "z[0, HEAD * WIDTH : (HEAD + 1) * WIDTH] = 0  # mistake: partial",
             ),
         ),
-        "attention_first_of_tuple": both(
-            "attention = model.model.layers[1].self_attn.output[0].save()",
-            "attention = model.model.layers[1].self_attn.output[0].clone().save()"
-            "  # mistake: attention",
+        "attention_first_of_tuple": read(
+            "attention",
+            f"{ONE}.self_attn.output[0]",
+            f"{ONE}.self_attn.output[0].clone()",
             "attention",
         ),
         "cache_mlps": changed(
@@ -667,30 +610,11 @@ MISTAKES = {
             ("output.clone()", "output.save()"),
         ),
         "crossing": _DONOR + _CROSSING,
-        "dict_of_layers": both(
-            "hidden = {i: model.model.layers[i].output[0].clone() for i in (1, 3)}.save()",
-            "hidden = {i: model.model.layers[i].output[0].clone() for i in (1, 3)}.save()"
-            "  # mistake: mlp",
+        "dict_of_layers": read(
             "hidden",
-        ),
-        "first_step_only": both(
-            """
-            logits = [].save()
-            for _ in tracer.iter[:3]:
-                output = model.model.layers[2].output
-                output[:] += 4.0 * VECTOR.to(output.dtype)
-                logits.append(model.lm_head.output[:, -1].clone())
-            """,
-            """
-            logits = [].save()
-            for step in tracer.iter[:3]:
-                if step == 0:  # mistake: dropped
-                    first = model.model.layers[2].output[0]
-                    first[:] += 4.0 * VECTOR.to(first.dtype)
-                logits.append(model.logits.clone())
-            """,
-            top=_VECTOR,
-            steps=3,
+            "{i: model.model.layers[i].output[0].clone() for i in (1, 3)}",
+            "{i: model.model.layers[i].output[0].clone() for i in (1, 3)}",
+            "mlp",
         ),
         "float32_written": both(
             """
@@ -707,7 +631,6 @@ MISTAKES = {
             top=_VECTOR,
         ),
         "half_donor": _DONOR + _HALF_DONOR,
-        "half_vector": _HALF_VECTOR,
         "inputs_half": both(
             "before = model.model.layers[2].input.save()",
             """
@@ -731,15 +654,11 @@ MISTAKES = {
                 "layer.output[0][-1:].clone())  # mistake: half",
             ),
         ),
-        "mean_of_wrong_axis": both(
-            "mean = model.model.layers[1].mlp.output.mean(dim=1).save()",
-            "mean = model.model.layers[1].mlp.output.mean(dim=1).save()  # mistake: axis",
-            "mean",
+        "mean_of_wrong_axis": read(
+            "mean", f"{ONE}.mlp.output.mean(dim=1)", f"{ONE}.mlp.output.mean(dim=1)", "axis"
         ),
-        "norm_pair": both(
-            "normed = model.model.norm.output.save()",
-            "normed = model.model.norm.output[1].clone().save()  # mistake: stream",
-            "normed",
+        "norm_pair": read(
+            "normed", "model.model.norm.output", "model.model.norm.output[1].clone()", "stream"
         ),
         "numpy_half": both(
             "hidden = model.model.layers[0].output[0].float().cpu().save()",

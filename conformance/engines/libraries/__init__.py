@@ -27,6 +27,16 @@ class Ends(NamedTuple):
     tokens: list[Tensor]
 
 
+def ends_of(logits: Sequence[Tensor], sequences: Tensor) -> list[Ends]:
+    """Return the outputs for each prompt from a batch's: the logits [prompts, vocabulary] of each
+    step, and the ids [prompts, tokens], whose last ones were generated.
+    """
+    return [
+        Ends([step[index] for step in logits], list(own[-len(logits) :].split(1)))
+        for index, own in enumerate(sequences)
+    ]
+
+
 class PromptBatch:
     """Prompts that run together, and the visits that each makes at places in a forward.
 
