@@ -147,7 +147,6 @@ class HFModel(TracedModel):
 
     @property
     def logits(self) -> Tensor:
-        """The logits [vocabulary] of the last token in this step."""
         logits: Tensor = self.model.output.logits[0, -1].clone()
         return logits
 
@@ -157,7 +156,6 @@ class HFModel(TracedModel):
 
     @property
     def token(self) -> Tensor:
-        """The id generated in this step, int64 [1]."""
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
 
@@ -175,12 +173,10 @@ class HFModel(TracedModel):
         logits[:, -1, token] = 0
 
     def edit(self) -> Any:
-        """Return nnsight's tracer of a block that runs in every later trace."""
         return self.model.edit(inplace=True)
 
     @staticmethod
     def generated(result: Tensor, steps: int) -> list[Tensor]:
-        """Return the generated ids in `tracer.result`, int64 [1] for each step."""
         return [result.reshape(-1)[-back].reshape(1).clone() for back in range(steps, 0, -1)]
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,8 +108,8 @@ def find(
     says. `arranged` is what `measure` returned for transformers' module of the same model.
     """
     children = dict(attention.named_children())
-    named = _Named(children)
-    projected = named(OUTPUT)
+    named = partial(_first_named, children)
+    projected, fused = named(OUTPUT), named(FUSED)
     if not projected or not heads:
         return LocatedParts(
             why=dict.fromkeys(("heads", "qkv"), "its attention has no output projection")
@@ -118,51 +119,33 @@ def find(
     except Unplaced as error:
         return LocatedParts(why=dict.fromkeys(("heads", "qkv"), str(error)))
     places = {"heads": Inside(projected, heads, width, of_input=True)}
-    fused = named(FUSED)
-    if fused:
-        try:
+    try:
+        if fused:
             places |= _of_one(children[fused], fused, heads, groups, width, arranged, ranks)
-        except Unplaced as error:
-            return LocatedParts(places, {"qkv": str(error)})
-    elif all(named(names) for names in PROJECTIONS.values()):
-        places |= {
-            part: Inside(
-                path, heads if part == "query" else _features(children[path])[1] // width, width
-            )
-            for part, names in PROJECTIONS.items()
-            if (path := named(names))
-        }
-    else:
-        return LocatedParts(
-            places, {"qkv": "its attention has no query, key and value of the heads"}
+        else:
+            places |= _of_three(children, heads, width)
+    except Unplaced as error:
+        return LocatedParts({"heads": places["heads"]}, {"qkv": str(error)})
+    words = arranged.split(", ")
+    norms = {part: path for part, names in NORMS.items() if (path := named(names))}
+    if norms and ranks > 1:
+        *_, path = norms.values()
+        why = (
+            f"{path} is given one rank's heads, which nnsight does not join: "
+            f"a block on {ranks} ranks sees {heads // ranks} of {heads}"
         )
-    why = {}
-    for part, names in NORMS.items():
-        if path := named(names):
-            first = HEADS_FIRST in arranged.split(", ")
-            places[part] = Inside(path, places[part].heads, width, heads_first=first)
-            if ranks > 1:
-                why["qkv"] = (
-                    f"{path} is given one rank's heads, which nnsight does not join: "
-                    f"a block on {ranks} ranks sees {heads // ranks} of {heads}"
-                )
-    if why:
-        places = {"heads": places["heads"]}
-    normed = "query" in places and places["query"].path != places["value"].path
+        return LocatedParts({"heads": places["heads"]}, {"qkv": why})
+    for part, path in norms.items():
+        places[part] = Inside(path, places[part].heads, width, heads_first=HEADS_FIRST in words)
+    normed = places["query"].path != places["value"].path
     fused_first = normed and bool(places["value"].columns)
-    return LocatedParts(places, why, fused_first or VALUE_FIRST in arranged.split(", "))
+    return LocatedParts(places, value_first=fused_first or VALUE_FIRST in words)
 
 
-class _Named:
+def _first_named(children: Mapping[str, Module], names: tuple[str, ...]) -> str:
     """Return the first of these names that is a child of the attention and is not an Identity."""
-
-    def __init__(self, children: Mapping[str, Module]) -> None:
-        self.children = children
-
-    def __call__(self, names: tuple[str, ...]) -> str:
-        there = (name for name in names if name in self.children)
-        active = (name for name in there if type(self.children[name]).__name__ != "Identity")
-        return next(active, "")
+    there = (name for name in names if name in children)
+    return next((name for name in there if type(children[name]).__name__ != "Identity"), "")
 
 
 def _features(module: Any) -> tuple[int, int]:
@@ -189,6 +172,19 @@ def _of_one(
     return {
         part: Inside(path, count, width, columns=tuple(spans[part]))
         for part, count in counts.items()
+    }
+
+
+def _of_three(children: Mapping[str, Module], heads: int, width: int) -> dict[str, Inside]:
+    """Locate query, key and value, each in its own module."""
+    paths = {part: _first_named(children, names) for part, names in PROJECTIONS.items()}
+    if not all(paths.values()):
+        raise Unplaced("its attention has no query, key and value of the heads")
+    return {
+        part: Inside(
+            path, heads if part == "query" else _features(children[path])[1] // width, width
+        )
+        for part, path in paths.items()
     }
 
 
@@ -249,7 +245,7 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
         return ""
     module = getattr(layer, attention)
     children = dict(module.named_children())
-    named = _Named(children)
+    named = partial(_first_named, children)
     fused, projected = named(FUSED), named(OUTPUT)
     norm, value = named(NORMS["query"]), named(PROJECTIONS["value"])
     if not projected or not (fused or norm):

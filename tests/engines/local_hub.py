@@ -63,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._file(commits[commit], commit, "/".join(file))
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as http.server has it
         pass

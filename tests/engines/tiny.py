@@ -17,13 +17,16 @@ _EXPERTS = {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 #: parallel branches, experts of both layouts, and a model without attention.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bloom": {},
+    "falcon": {},
     "gemma2": {**_GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8},
+    "gemma3_text": {**_GROUPED, "head_dim": 8},
     "gpt2": {},
     "gpt_neox": {"intermediate_size": 48},
     "gpt_oss": {**_EXPERTS, "intermediate_size": 24, "num_local_experts": 4, "head_dim": 8},
     "llama": _GROUPED,
     "mamba2": {"head_dim": 8, "num_heads": 8, "state_size": 8},
     "mixtral": {**_EXPERTS, "intermediate_size": 24, "num_local_experts": 4},
+    "olmo2": _GROUPED,
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": WIDTH},
     "phi3": _GROUPED,
     "qwen3": {**_GROUPED, "head_dim": 8},

@@ -8,8 +8,7 @@ import torch
 from nnsight import save
 from nnterp import StandardizedTransformer
 
-from conformance.engines.libraries import Ends, Place, PromptBatch, ends_of, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.engines.loading import attention, generate_greedily
 from conformance.programs import ModelPart
 from conformance.records import Job

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance.engines.libraries import Ends, Place, PromptBatch, ends_of, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.tree import layer_path
 from conformance.programs import ModelPart

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from conformance.engines.libraries import Ends, Place, PromptBatch, ends_of, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.programs import ModelPart
 from conformance.records import Job
 

@@ -184,9 +184,9 @@ class ReferenceModel:
         self._known = PrefillOutputs(_PADDED if member.pad else sys.maxsize)
         self._known.usable = anew is None
         self._tried = anew is not None
+        self._accepts = inspect.signature(module.forward).parameters
         # As in `generate`: with a large vocabulary, compute only the last token's logits.
-        known = inspect.signature(module.forward).parameters
-        self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in self._accepts else {}
 
     @property
     def routed(self) -> list[int]:
@@ -255,9 +255,8 @@ class ReferenceModel:
                 return run.first(steps)
         if steps == 1 and parts and set(parts) <= set(self.readable):
             parts = self.readable
-        run = (not parts and self._at_once(ids, forced, steps)) or self._generate(
-            ids, changes, steps, forced, parts
-        )
+        run = None if parts else self._at_once(ids, forced, steps)
+        run = run or self._generate(ids, changes, steps, forced, parts)
         self._unedited.append(((ids, *parts), run))
         return run
 
@@ -301,9 +300,8 @@ class ReferenceModel:
         if self.anew is not None:
             self.runs.append(run)
         inputs, mask, rows = self._batch(ids)
-        known = inspect.signature(self.module.forward).parameters
         places = (mask.cumsum(-1) - 1).clamp_min(0)
-        more = {"position_ids": places} if rows and "position_ids" in known else {}
+        more = {"position_ids": places} if rows and "position_ids" in self._accepts else {}
         with routed(self.module, self._choosing, routing, rows), exchanged(self._forwards):
             output = self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **more)
         logits: Tensor = output.logits[0, rows:]

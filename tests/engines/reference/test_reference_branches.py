@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.engines.reference.at_once import recorded_steps
 from conformance.engines.reference.branches import Branches, find, observed
 from conformance.engines.reference.model import PromptRun
 from conformance.engines.tree import follow, layer_path
@@ -25,25 +26,14 @@ def built(family: str) -> tuple[Any, list[Any]]:
 
 def forward(model: Any) -> Any:
     with torch.inference_mode():
-        return model(torch.arange(1, 8)[None])
+        return model(input_ids=torch.arange(1, 8)[None])
 
 
 def recorded(model: Any, layers: list[Any], found: Branches) -> PromptRun:
     run = PromptRun()
-
-    def keep(index: int) -> Any:
-        def hook(module: Any, args: Any, output: Any) -> None:
-            whole = output[0] if isinstance(output, tuple) else output
-            run.stream[-1][index] = whole[0].clone()
-
-        return hook
-
-    run.stream.append({})
-    handles = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(layers)]
-    with found.recorded(model, layers, run.branches):
-        run.logits.append(forward(model).logits[0, -1])
-    for handle in handles:
-        handle.remove()
+    streams = recorded_steps(model, layers, lambda n: [slice(n)], {}, run.stream, run.logits)
+    with streams, found.recorded(model, layers, run.branches):
+        forward(model)
     return run
 
 

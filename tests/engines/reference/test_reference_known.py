@@ -10,7 +10,7 @@ import torch
 from conformance.engines.reference.ensemble import EnsembleMember
 from conformance.engines.reference.known import same, unchanged
 from conformance.engines.reference.model import ReferenceModel
-from conformance.engines.tree import follow, layer_path
+from conformance.engines.tree import follow, hooked, layer_path
 from tests.engines import tiny
 
 FAMILIES = ("llama", "gemma2", "gpt2", "qwen3_moe", "mamba2")
@@ -29,13 +29,10 @@ def begun(model: ReferenceModel, **changes: Any) -> tuple[Any, int]:
     computed = []
     layers = follow(model.module, layer_path(model.module, LAYERS))
     inner = [next(layer.children()) for layer in layers]
-    handles = [module.register_forward_hook(lambda *_: computed.append(1)) for module in inner]
-    model.run("warm", edits={0: lambda stream, _: stream})  # it is tried first
-    computed.clear()
-    run = model.run(PROMPT, **changes)
-    for handle in handles:
-        handle.remove()
-    return run, len(computed)
+    with hooked(one.register_forward_hook(lambda *_: computed.append(1)) for one in inner):
+        model.run("warm", edits={0: lambda stream, _: stream})  # it is tried first
+        computed.clear()
+        return model.run(PROMPT, **changes), len(computed)
 
 
 @pytest.mark.parametrize("pad", [0, 3])
