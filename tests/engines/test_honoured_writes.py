@@ -23,8 +23,8 @@ from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.reference.model import ReferenceModel
 from conformance.engines.structure import replace_tensor, tensors_in
 from conformance.engines.tree import exchanged, hooked, layer_path
-from conformance.engines.user_trace import ways
-from conformance.engines.user_trace.ways import WAYS, Way, computing
+from conformance.engines.user_trace import hf
+from conformance.engines.user_trace.hf import WAYS, Way, computing
 from tests.engines import tiny
 
 FAMILIES = ("llama", "gpt2", "gemma2", "qwen3", "mixtral", "gpt_oss", "gpt_neox")
@@ -231,7 +231,7 @@ def test_a_way_that_computes_again_after_a_write_is_found(monkeypatch: Any) -> N
             yield
 
     expected = Expected.of("llama")
-    monkeypatch.setattr(ways, "_below_nnsight", after_nnsight)
+    monkeypatch.setattr(hf, "_below_nnsight", after_nnsight)
     for way in (way for way in available_ways(expected.module) if way.split or way.fused):
         place = "mlp.down_proj" if way.split else "mlp"
         lost = find_lost_in_float32(expected, way)

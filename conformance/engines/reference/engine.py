@@ -212,32 +212,30 @@ class ReferenceEngine:
         else:
             reference = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(reference, len(case.prompts))
-        values_by_name = {f"truth|{site}": value for site, value in reference.items()}
-        branches = observed(reference, model.unedited())
-        values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
-        values_by_name |= {
-            f"aux|{site}": value for site, value in _ties(scenario, case, reference, model)
-        }
+        auxiliary = observed(reference, model.unedited())
+        auxiliary |= _ties(scenario, case, reference, model)
+        found = _named("truth", reference) | _named("aux", auxiliary)
         for member in self._wanted(scenario, case):
             run = self._model(member, others, {}) if others else self.member(member)
-            values = self._member_run(run, scenario, case, forced)
-            values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
+            found |= _named(member.name, self._member_run(run, scenario, case, forced))
         if scenario.name not in (PROBING.name, ONE_LAYER.name):
-            values_by_name |= dict(self._defined_otherwise(scenario, case, forced))
-        return values_by_name
+            found |= self._defined_otherwise(scenario, case, forced)
+        return found
 
     def _defined_otherwise(
         self, scenario: Scenario, case: Case, forced: Mapping[str, tuple[tuple[int, ...], ...]]
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Yield what other definitions of the model compute in float32, held to the same tokens."""
+    ) -> dict[str, Tensor]:
+        """Return what other definitions compute in float32, held to the same tokens."""
         module = self.modules[torch.float32]
+        found: dict[str, Tensor] = {}
         for name, entered in definitions(module).items():
             member = replace(REFERENCE_RUN, name=f"{DEFINITION}{name}")
             if member not in self.members:
                 self.members[member] = self._model(member, None)
             with entered(module):
                 values = self._member_run(self.members[member], scenario, case, forced)
-            yield from ((f"{member.name}|{site}", value) for site, value in values.items())
+            found |= _named(member.name, values)
+        return found
 
     def _wanted(self, scenario: Scenario, case: Case) -> Sequence[EnsembleMember]:
         """Return the requested baseline runs; determining a layout needs both precisions."""
@@ -245,13 +243,11 @@ class ReferenceEngine:
             return self.ensemble
         narrow = case.key in self.job.float32_only
         precisions = [Precision.FLOAT32] if narrow else list(map(Precision, self.precisions))
-        names = {
-            member.name
-            for precision in precisions
+        return [
+            member
             for member in self.ensemble
-            if in_precision(member.name, precision)
-        }
-        return [member for member in self.ensemble if member.name in names]
+            if any(in_precision(member.name, precision) for precision in precisions)
+        ]
 
     def _member_run(
         self,
@@ -279,12 +275,17 @@ class ReferenceEngine:
         pass
 
 
+def _named(member: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{member}|{site}": value for site, value in values.items()}
+
+
 def _ties(
     scenario: Scenario, case: Case, reference: Mapping[str, Tensor], model: ReferenceModel
-) -> Iterator[tuple[Site, Tensor]]:
-    """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
+) -> dict[str, Tensor]:
+    """Return the tokens that were tied at a router in any run of the case, by layer. Their sites
     have the place of the observation, since a scenario may reorder or repeat its prompts.
     """
+    ties: dict[str, Tensor] = {}
     runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
     run_names = ("clean", "edited") if scenario.twin(case) else ("",)
     own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
@@ -301,7 +302,8 @@ def _ties(
             if bool(tokens.any()):
                 for run_name in run_names:
                     site = Site(TIED, prompt=place, step=step, layer=layer, run=run_name)
-                    yield site, tokens.to(torch.uint8)
+                    ties[str(site)] = tokens.to(torch.uint8)
+    return ties
 
 
 def places(
