@@ -100,7 +100,7 @@ class NewTokens:
 
 
 class HFModel(TracedModel):
-    """The `lm` object of a scenario on transformers."""
+    """The `lm` object of a scenario on transformers; `conformance.authoring.LM` documents it."""
 
     own = staticmethod(without_padding)
 
@@ -116,10 +116,6 @@ class HFModel(TracedModel):
         top_k: int = 0,
         draws: int = 1,
     ) -> Any:
-        """Return nnsight's tracer of a generation of `steps` tokens: greedy or, with a seed,
-        `draws` sequences sampled at `temperature`. With `extract`, its result includes
-        transformers' own hidden states.
-        """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
         progress.trace_begins()
@@ -161,7 +157,6 @@ class HFModel(TracedModel):
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """The logits [draws, vocabulary] and ids, int64 [draws], of all draws in one block."""
         logits = self.model.output.logits[:, -1].clone()
         ids: Tensor = self.model.generator.streamer.output.flatten().clone()
         return logits, ids
@@ -226,7 +221,6 @@ class HFModel(TracedModel):
         seed: int | None = None,
         processed: bool = False,
     ) -> UntracedLogProbabilities:
-        """Return log-probabilities from transformers' own logits and scores, without a trace."""
         ids = self._ids(prompt)
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:

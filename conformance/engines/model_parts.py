@@ -245,10 +245,7 @@ def _held_part(name: str) -> property:
 
 
 class TracedAttention(TracedPart):
-    """A layer's attention: input, output, query, key and value before the rotary embedding, and the
-    heads that the output projection takes. Query, key, value and heads are copies, [tokens, heads,
-    width] of the block's prompt; an assigned value replaces what the layer computes with.
-    """
+    """A layer's attention: see `conformance.authoring.Attention`."""
 
     query = _held_part("query")
     key = _held_part("key")
@@ -262,7 +259,6 @@ class TracedAttention(TracedPart):
 
     @property
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, read in the order in which the engine computes them."""
         if self.value_first:
             value = self.value
             return self.query, self.key, value
@@ -311,7 +307,7 @@ def passed_on(inputs: Any, layout: str) -> Any:
 
 
 class TracedLayer(StreamLayer):
-    """A layer with its input, attention and MLP."""
+    """A layer with its input, attention and MLP: see `conformance.authoring.Layer`."""
 
     def __init__(self, envoy: Any, layout: str, parts: Parts) -> None:
         super().__init__(envoy, layout)
@@ -323,15 +319,12 @@ class TracedLayer(StreamLayer):
 
     @property
     def input(self) -> Tensor:
-        """The residual stream that the layer takes, [tokens, width]."""
         return self.own(stream_before(self.envoy.inputs, self.layout)).clone()
 
     def skip(self) -> None:
-        """Skip the layer: pass its input on."""
         self.envoy.skip(passed_on(self.envoy.inputs, self.layout))
 
     def cached(self, cache: Any) -> list[Tensor]:
-        """Return the stream of each step from what `tracer.cache` kept for this layer."""
         output = cache[self.envoy.path].output
         steps = output if isinstance(output, list) else [output]
         return [LAYOUTS[self.layout].read(output) for output in steps]
@@ -341,7 +334,6 @@ class TracedLayer(StreamLayer):
         return TracedAttention(follow(self.envoy, self.parts.attention), self.own, self.parts)
 
     def has(self, part: str) -> bool:
-        """Return whether this layer has the part: not every layer of a mixture has experts."""
         path = getattr(self.parts, part)
         return bool(path) and reaches(self.envoy, path)
 

@@ -70,7 +70,6 @@ class PromptRun:
     at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
-        """Return the streams after this layer and all later ones, per step."""
         return [
             {index: value for index, value in streams.items() if index >= layer}
             for streams in self.stream
@@ -139,7 +138,8 @@ class Others(NamedTuple):
 
 
 class ReferenceModel:
-    """The `model` object of a scenario's reference: the reference or one baseline run.
+    """The `model` object of a scenario's reference: the reference or one baseline run. Its members
+    are documented in `conformance.authoring.Reference`.
 
     If it runs each prompt `anew`, nothing is reused between calls of `run`: the ties of the call
     with this number (from 0) are decided the other way.
@@ -190,7 +190,6 @@ class ReferenceModel:
 
     @property
     def routed(self) -> list[int]:
-        """The layers that have a router."""
         return sorted(self.layer_of.values())
 
     @cached_property
@@ -203,7 +202,6 @@ class ReferenceModel:
         )
 
     def having(self, part: str) -> list[int]:
-        """Return the layers that have this part."""
         path = getattr(self.parts, part)
         return [at for at, layer in enumerate(self.modules) if path and reaches(layer, path)]
 
@@ -226,14 +224,10 @@ class ReferenceModel:
         at: Mapping[Place, Visit] | None = None,
         chosen: Mapping[int, int] | None = None,
     ) -> PromptRun:
-        """Generate greedily from one prompt, changing the stream after the layers of `edits`, and
-        the router inputs of the layers of `given`, for every token [width].
+        """Generate greedily from one prompt; `chosen` ids take precedence over `held` ones.
 
-        The prompt is a text or token ids. `held` are the ids that follow it; `chosen` are ids for
-        certain steps and take precedence. `at` is called wherever a forward passes a place. `parts`
-        (names of `reference_parts`) are also kept. A run without changes is cached, with all its
-        prefixes. A single-step run that requests a part keeps all parts, since a scenario requests
-        others next.
+        A run without changes is cached, with all its prefixes. A single-step run that requests a
+        part keeps all parts, since a scenario requests others next.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
@@ -277,14 +271,12 @@ class ReferenceModel:
         return without(rows.double(), along.double()).to(rows.dtype)
 
     def tokenize(self, prompt: str) -> list[int]:
-        """Return the token ids of a text."""
         if prompt not in self._ids:
             self._ids[prompt] = list(self.tokenizer(prompt).input_ids)
         return self._ids[prompt]
 
     @torch.inference_mode()
     def lens(self, stream: Tensor) -> Tensor:
-        """Return [rows, vocabulary]: the final norm and the head applied to rows of a stream."""
         head = follow(self.module, self.parts.head)
         with exchanged(self._forwards):
             normed = follow(self.module, self.parts.norm)(stream)
@@ -292,7 +284,6 @@ class ReferenceModel:
 
     @torch.inference_mode()
     def every_logits(self, prompt: str) -> Tensor:
-        """Return [tokens, vocabulary]: the logits after each token of a prompt."""
         ids = torch.tensor([self.tokenize(prompt)], device=self.module.device)
         run = PromptRun(ids=ids[0])
         routing = self._routing(run, tuple(ids[0].tolist()), (), 1, edited=False)
