@@ -306,7 +306,6 @@ class HFEngine:
         return outputs
 
     def unchanged(self) -> bool:
-        """Return whether the engine computes the same on the probe prompt as when it was loaded."""
         if self.obstacle:
             return True  # no trace runs
         exact = self.module.device.type == "cpu" or self.repeats

@@ -124,7 +124,6 @@ class ReferenceEngine:
         ]
 
     def unchanged(self) -> bool:
-        """Return whether the models compute the same on the probe prompt as when loaded."""
         return is_unchanged(
             self._logits(), self.fresh, exact=self.modules[torch.float32].device.type == "cpu"
         )

@@ -170,7 +170,6 @@ class CheckedHF:
         return kept < user_file.KEPT_BYTES and self.unchanged()
 
     def unchanged(self) -> bool:
-        """Return whether the probe prompt's stream is what it was when the model was loaded."""
         return all(
             torch.equal(*pair)
             for precision, engine in self.engines.items()
