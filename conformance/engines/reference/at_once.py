@@ -13,39 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines.tree import hooked
 
-#: The prompt's ids, the ids that follow, and the number of the reference's edited run (0: none).
-Generation = tuple[tuple[int, ...], tuple[int, ...], int]
-
 #: Changes a step's stream after a layer, given the step's streams so far by layer.
 Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
-
-
-class TestedGenerations:
-    """Which generations' steps may be computed at once: those whose logits in a float32 baseline
-    run were within the relative distance `allowed` of the reference's.
-    """
-
-    def __init__(self, allowed: float) -> None:
-        self._allowed = allowed
-        self._agrees: dict[Generation, bool] = {}
-
-    def may(self, generation: Generation, dtype: torch.dtype) -> bool:
-        """Return whether a baseline run of this dtype may do so; an untested one may in float32."""
-        return self._agrees.get(generation, dtype is torch.float32)
-
-    def note(
-        self, generation: Generation, logits: Sequence[Tensor], reference: Sequence[Tensor]
-    ) -> bool:
-        """Compare the logits [vocabulary] of every step; return whether they agree."""
-        far = max(relative(own, other) for own, other in zip(logits, reference, strict=True))
-        self._agrees[generation] = far <= self._allowed
-        return self._agrees[generation]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from conformance.engines.building.adapters import adapter_of
 from conformance.engines.loading import generate_greedily
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
-from conformance.engines.reference.at_once import TestedGenerations, relative
+from conformance.engines.reference.at_once import relative
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
@@ -83,7 +83,7 @@ class ReferenceEngine:
         )
         #: The relative distance that two float32 computations may have.
         self.allowed = self._allowed(self._probe(REFERENCE_RUN))
-        self.tried = TestedGenerations(self.allowed)
+        self.others: Others | None = None
         self.disagreement = self._disagreement(members(sdpa=sdpa))
         self.fresh = self._logits()
 
@@ -138,15 +138,15 @@ class ReferenceEngine:
     def member(self, member: EnsembleMember) -> ReferenceModel:
         self._weights(member)
         if member not in self.members:
-            others = (
-                None if member == REFERENCE_RUN else Others(self.member(REFERENCE_RUN), self.tried)
-            )
-            model = self._model(member, others)
             if member == REFERENCE_RUN:
+                model = self._model(member, None)
                 module = self._weights(member)
                 model.branches = find(
                     module, list(follow(module, self.path)), lambda: self._probe(REFERENCE_RUN)
                 )
+            else:
+                self.others = self.others or Others(self.member(REFERENCE_RUN), self.allowed)
+                model = self._model(member, self.others)
             self.members[member] = model
         return self.members[member]
 
@@ -207,7 +207,7 @@ class ReferenceEngine:
         if case.along:
             again = partial(self._anew, scenario, case)
             model, reference = along_experts(load_file(case.observed), again, self.allowed)
-            others = Others(model, TestedGenerations(self.allowed))
+            others = Others(model, self.allowed)
         else:
             reference = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(reference, len(case.prompts))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from transformers import LogitsProcessor
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
 from conformance.engines.model_parts import parts_of
-from conformance.engines.reference import at_once
-from conformance.engines.reference.at_once import Edit
+from conformance.engines.reference.at_once import Edit, recorded_steps, relative, rows_of
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember
 from conformance.engines.reference.expert_choice import (
@@ -130,11 +129,20 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
         return forced
 
 
-class Others(NamedTuple):
-    """State that baseline runs share: the reference's runs and the tried generations."""
+#: The prompt's ids, the ids that follow, and the number of the reference's edited run (0: none).
+Generation = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+@dataclass
+class Others:
+    """What baseline runs share: the reference's runs, and whether a generation's steps may be
+    computed at once. They may if the logits of a float32 baseline run were then within the relative
+    distance `allowed` of the reference's.
+    """
 
     reference: ReferenceModel
-    tried: at_once.TestedGenerations
+    allowed: float
+    agrees: dict[Generation, bool] = field(default_factory=dict)
 
 
 class ReferenceModel:
@@ -338,7 +346,7 @@ class ReferenceModel:
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
             stack.enter_context(
-                at_once.recorded_steps(
+                recorded_steps(
                     self.module,
                     self.modules,
                     lambda count: [slice(rows if count > 1 else 0, count)],
@@ -416,14 +424,15 @@ class ReferenceModel:
         number = len(self.edited) + 1 if edits else 0
         reference = self.others.reference.along(prompt, tokens, steps, number)
         generation = (prompt, tokens, self.others.reference.number(number))
-        if reference is None or not self.others.tried.may(generation, self.member.dtype):
+        whole = self.member.dtype is torch.float32  # may try an untested generation
+        if reference is None or not self.others.agrees.get(generation, whole):
             return None
         ids = torch.tensor([prompt + tokens], device=self.module.device)
         inputs, mask, before = self._batch(ids)
-        rows = at_once.rows_of(len(prompt), steps, before)
+        rows = rows_of(len(prompt), steps, before)
         last = {"logits_to_keep": steps} if self._last else {}
         run = PromptRun(ids=ids[0, : len(prompt)], at_once=True)
-        recording = at_once.recorded_steps(
+        recording = recorded_steps(
             self.module, self.modules, lambda _: rows, edits or {}, run.stream, run.logits
         )
         with recording, exchanged(self._forwards):
@@ -432,9 +441,11 @@ class ReferenceModel:
                 self.module.generate(input_ids=inputs, attention_mask=mask, **last)
             else:
                 self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **last)
-        if self.member.dtype is torch.float32 and not self.others.tried.note(
-            generation, run.logits, reference.logits
-        ):
+        if whole:
+            pairs = zip(run.logits, reference.logits, strict=True)
+            far = max(relative(own, other) for own, other in pairs)
+            self.others.agrees[generation] = far <= self.others.allowed
+        if not self.others.agrees[generation]:
             return None
         free = (int(row.argmax()) for row in run.logits[len(forced[:steps]) :])
         for token in (*forced[:steps], *free):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.engines.reference.at_once import TestedGenerations, rows_of
+from conformance.engines.reference.at_once import rows_of
 from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members
 from conformance.engines.reference.model import Others, ReferenceModel
 from conformance.engines.tree import hooked, layer_path
@@ -38,7 +38,7 @@ def with_reference(module: Any) -> tuple[Others, tuple[int, ...]]:
     """What others have of the reference, after its run, and the tokens of this."""
     reference = of(module, REFERENCE_RUN)
     tokens = tuple(int(token) for token in reference.run(PROMPT, steps=STEPS).tokens)
-    return Others(reference, TestedGenerations(ALLOWED)), tokens
+    return Others(reference, ALLOWED), tokens
 
 
 def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> Any:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import Linear
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from conformance.engines.reference.at_once import TestedGenerations as Tested
 from conformance.engines.reference.candidates_experts import along_experts
 from conformance.engines.reference.engine import places
 from conformance.engines.reference.ensemble import REFERENCE_RUN
@@ -114,7 +113,7 @@ def test_the_reference_takes_the_experts_that_a_candidate_took(mixture, other) -
     usual = values_of(reference(mixture, {}).run(IDS))
     assert not torch.allclose(usual["p0/s0/logits"], other["p0/s0/logits"], atol=1e-3)
     # A baseline run takes the same experts, whatever it would choose.
-    own = values_of(reference(mixture, {}, Others(model, Tested(1e-5))).run(IDS))
+    own = values_of(reference(mixture, {}, Others(model, 1e-5)).run(IDS))
     torch.testing.assert_close(own["p0/s0/logits"], found["p0/s0/logits"])
 
 
