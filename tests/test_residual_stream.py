@@ -1,5 +1,7 @@
 """Layouts: what is written is read back, and the reading that holds is found by measuring."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -59,16 +61,12 @@ def test_two_readings_that_hold_and_differ_settle_nothing():
     assert "several readings" in settled.reason
 
 
-def test_a_reading_must_hold_at_every_layer():
-    outputs = [forms(value)["dual"] for value in reference()]
-    outputs[-1] = forms(reference()[-1])["full_plus_stale"]
-    assert settle(outputs, reference(), [0.01] * DEPTH).layout == ""
-
-
-def test_a_pinned_layout_must_hold_too():
+def test_a_reading_must_hold_at_every_layer_also_a_pinned_one():
     outputs = [forms(value)["dual"] for value in reference()]
     assert settle(outputs, reference(), [0.01] * DEPTH, "dual").layout == "dual"
     assert settle(outputs, reference(), [0.01] * DEPTH, "second").layout == ""
+    outputs[-1] = forms(reference()[-1])["full_plus_stale"]
+    assert settle(outputs, reference(), [0.01] * DEPTH).layout == ""
 
 
 def test_a_massive_activation_of_one_token_does_not_hide_a_wrong_reading():
@@ -80,33 +78,28 @@ def test_a_massive_activation_of_one_token_does_not_hide_a_wrong_reading():
     assert settled.layout == "full_plus_stale"
 
 
-def test_a_layer_reads_a_copy_and_writes_through():
-    class Envoy:
-        output = torch.zeros(2, 3)
+def layer_of(output, layout):
+    return StreamLayer(SimpleNamespace(output=output), layout)
 
-    layer = StreamLayer(Envoy(), "single")
+
+def test_a_layer_reads_a_copy_and_writes_through():
+    layer = layer_of(torch.zeros(2, 3), "single")
     read = layer.stream
     read += 1
-    assert torch.equal(Envoy.output, torch.zeros(2, 3))
+    assert torch.equal(layer.envoy.output, torch.zeros(2, 3))
     layer.stream = read
     assert torch.equal(layer.envoy.output, torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("layout", ["single", "batched", "dual", "full_plus_stale", "second"])
 def test_what_is_written_has_the_precision_of_what_was_there(layout):
-    class Envoy:
-        output = map_tensors(forms(reference()[0])[layout], Tensor.bfloat16)
-
-    layer = StreamLayer(Envoy(), layout)
+    layer = layer_of(map_tensors(forms(reference()[0])[layout], Tensor.bfloat16), layout)
     layer.stream = layer.stream + torch.ones(WIDTH)
     assert {part.dtype for part in tensors_in(layer.envoy.output)} == {torch.bfloat16}
 
 
 def test_a_layer_of_another_form_than_its_layout_says_so():
-    class Envoy:
-        output = (torch.zeros(2, 3),)
-
-    layer = StreamLayer(Envoy(), "dual")
+    layer = layer_of((torch.zeros(2, 3),), "dual")
     words = r"the layer gave \(tensor\[2, 3\]\), not two summands"
     with pytest.raises(UnreadableLayerError, match=words):
         layer.stream  # noqa: B018
@@ -119,11 +112,8 @@ def test_a_value_that_fails_by_itself_is_not_called_unreadable():
         def __getitem__(self, _: int) -> Tensor:
             raise RuntimeError("on another stage")
 
-    class Envoy:
-        output = Elsewhere()
-
     with pytest.raises(RuntimeError, match="on another stage"):
-        StreamLayer(Envoy(), "dual").stream  # noqa: B018
+        layer_of(Elsewhere(), "dual").stream  # noqa: B018
 
 
 def test_forms_are_described_in_words():

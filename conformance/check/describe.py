@@ -15,12 +15,12 @@ from conformance.check.checked import CheckFinding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import UNEXPLAINED, pairs, parting
-from conformance.check.values.identify import identify
 from conformance.check.values.known_values import (
     UNWRITTEN,
     Known,
     ValuePlace,
     catalogue,
+    identify,
     places_of,
 )
 from conformance.check.values.naming import Names

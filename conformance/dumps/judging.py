@@ -9,8 +9,7 @@ from torch import Tensor
 from conformance.check.checked import Answered, CheckAnswer, Checked, CheckFinding
 from conformance.check.gather import Asked, identity
 from conformance.check.values import compare
-from conformance.check.values.identify import identify
-from conformance.check.values.known_values import catalogue
+from conformance.check.values.known_values import catalogue, identify
 from conformance.dumps.reading import Dump, order_of, settled, site_name
 from conformance.planning.jobs import REFERENCE
 from conformance.planning.named import DUMP

@@ -98,12 +98,8 @@ def _has_cpu_build() -> bool:
 
 #: Engine → the module that its zygote imports.
 PRELOAD: Mapping[str, str] = {
-    "hf": "conformance.engines.preload_hf",
-    "vllm": "conformance.engines.vllm.preload",
-    "vllm-async": "conformance.engines.vllm.preload",
-    "vllm-serve": "conformance.engines.vllm.preload",
-    "reference": "conformance.engines.preload_hf",
-    "build": "conformance.engines.preload_hf",
+    **dict.fromkeys(("hf", "reference", "build"), "conformance.engines.preload_hf"),
+    **dict.fromkeys(FRONTS, "conformance.engines.vllm.preload"),
     **LIBRARIES,
 }
 

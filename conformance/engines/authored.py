@@ -11,27 +11,13 @@ from conformance.engines.reference import model as reference
 from conformance.engines.vllm import async_engine, engine, serve_engine
 
 
-def transformers_model(lm: hf.HFModel) -> LM:
+def models(
+    lm: hf.HFModel | engine.VLLMModel | async_engine.AsyncModel | serve_engine.ServedModel,
+) -> LM:
     return lm
 
 
-def vllm_model(lm: engine.VLLMModel) -> LM:
-    return lm
-
-
-def streaming_model(lm: async_engine.AsyncModel) -> LM:
-    return lm
-
-
-def served_model(lm: serve_engine.ServedModel) -> LM:
-    return lm
-
-
-def padded_layer(layer: hf.PaddedLayer) -> Layer:
-    return layer
-
-
-def traced_layer(layer: model_parts.TracedLayer) -> Layer:
+def layers(layer: hf.PaddedLayer | model_parts.TracedLayer) -> Layer:
     return layer
 
 

@@ -14,21 +14,16 @@ from torch import Tensor
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
-from conformance.engines.attention import attention
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.lm import TracedModel, UntracedLogProbabilities
+from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.model_parts import TracedLayer, parts_of
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import map_tensors
-from conformance.engines.traced import (
-    Probe,
-    TracedLayers,
-    observe,
-    read_probe,
-)
+from conformance.engines.traced import Probe, TracedLayers, observe, read_probe
 from conformance.engines.tree import follow, layer_path
 from conformance.records import Case, Group, Job, Status
 from conformance.residual_stream import LAYOUTS
@@ -105,7 +100,7 @@ class NewTokens:
 
 
 class HFModel(TracedModel):
-    """The `lm` object of a scenario on transformers."""
+    """The `lm` object of a scenario on transformers; `conformance.authoring.LM` documents it."""
 
     own = staticmethod(without_padding)
 
@@ -121,10 +116,6 @@ class HFModel(TracedModel):
         top_k: int = 0,
         draws: int = 1,
     ) -> Any:
-        """Return nnsight's tracer of a generation of `steps` tokens: greedy or, with a seed,
-        `draws` sequences sampled at `temperature`. With `extract`, its result includes
-        transformers' own hidden states.
-        """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
         progress.trace_begins()
@@ -152,7 +143,6 @@ class HFModel(TracedModel):
 
     @property
     def logits(self) -> Tensor:
-        """The logits [vocabulary] of the last token in this step."""
         logits: Tensor = self.model.output.logits[0, -1].clone()
         return logits
 
@@ -162,13 +152,11 @@ class HFModel(TracedModel):
 
     @property
     def token(self) -> Tensor:
-        """The id generated in this step, int64 [1]."""
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
 
     @property
     def draws(self) -> tuple[Tensor, Tensor]:
-        """The logits [draws, vocabulary] and ids, int64 [draws], of all draws in one block."""
         logits = self.model.output.logits[:, -1].clone()
         ids: Tensor = self.model.generator.streamer.output.flatten().clone()
         return logits, ids
@@ -180,12 +168,10 @@ class HFModel(TracedModel):
         logits[:, -1, token] = 0
 
     def edit(self) -> Any:
-        """Return nnsight's tracer of a block that runs in every later trace."""
         return self.model.edit(inplace=True)
 
     @staticmethod
     def generated(result: Tensor, steps: int) -> list[Tensor]:
-        """Return the generated ids in `tracer.result`, int64 [1] for each step."""
         return [result.reshape(-1)[-back].reshape(1).clone() for back in range(steps, 0, -1)]
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
@@ -201,22 +187,29 @@ class HFModel(TracedModel):
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """Return what transformers generates without a trace, one prompt at a time."""
-        module = self.model._module
         outputs = []
         for prompt in prompts:
-            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
-            generated = module.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=steps,
-                do_sample=False,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
+            ids = self._ids(prompt)
+            generated, tokens = self._generated(ids, steps, do_sample=False)
             logits = [torch.log_softmax(scores[0].float(), dim=-1) for scores in generated.logits]
-            tokens = list(generated.sequences[0, ids.shape[1] :].split(1))
             outputs.append({"logits": logits, "tokens": tokens})
         return outputs
+
+    def _ids(self, prompt: str) -> Tensor:
+        """Return a prompt's ids, int64 [1, tokens], on the model's device."""
+        return torch.tensor([self.tokenize(prompt)], device=self.model._module.device)
+
+    def _generated(self, ids: Tensor, steps: int, **how: Any) -> tuple[Any, list[Tensor]]:
+        """Return transformers' output for a generation, and the new ids, int64 [1] per step."""
+        output = self.model._module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=steps,
+            output_logits=True,
+            return_dict_in_generate=True,
+            **how,
+        )
+        return output, list(output.sequences[0, ids.shape[1] :].split(1))
 
     def log_probabilities(
         self,
@@ -228,27 +221,18 @@ class HFModel(TracedModel):
         seed: int | None = None,
         processed: bool = False,
     ) -> UntracedLogProbabilities:
-        """Return log-probabilities from transformers' own logits and scores, without a trace."""
-        module = self.model._module
-        ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+        ids = self._ids(prompt)
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
             how = {"do_sample": True, "temperature": temperature, "top_k": 0}
-        mask = torch.ones_like(ids)
         with torch.no_grad():
-            whole = module(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, :-1]
-        generated = module.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=steps,
-            output_logits=True,
-            output_scores=True,
-            return_dict_in_generate=True,
-            **how,
-        )
+            output = self.model._module(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+            )
+        whole = output.logits[0, :-1]
+        generated, chosen = self._generated(ids, steps, output_scores=True, **how)
         rows = [row[0] for row in (generated.scores if processed else generated.logits)]
-        chosen = list(generated.sequences[0, ids.shape[1] :].split(1))
         said = [torch.log_softmax(row.float(), dim=-1) for row in rows]
         return UntracedLogProbabilities(
             prompt=torch.log_softmax(whole.float(), dim=-1).gather(-1, ids[0, 1:, None]),
@@ -263,17 +247,11 @@ class HFModel(TracedModel):
         layers = dict(enumerate(follow(module, self.layers.path)))
         outputs = []
         for prompt in prompts:
-            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+            ids = self._ids(prompt)
             with watched(layers, self.layers.layout) as streams, torch.no_grad():
                 module(input_ids=ids, attention_mask=torch.ones_like(ids))
             outputs.append({"stream": streams})
         return outputs
-
-
-def _adapted(job: Job) -> dict[str, Any]:
-    """Return nnsight's keyword for the checkpoint's adapter, if it has one."""
-    adapter = adapter_of(job.checkpoint)
-    return {} if adapter is None else {"peft": str(adapter)}
 
 
 class HFEngine:
@@ -281,6 +259,8 @@ class HFEngine:
 
     def __init__(self, job: Job, tokenizer: Any = None) -> None:
         self.job = job
+        adapter = adapter_of(job.checkpoint)
+        adapted = {} if adapter is None else {"peft": str(adapter)}
         self.model = TransformersModel(
             str(job.checkpoint),
             task="text-generation",
@@ -288,17 +268,11 @@ class HFEngine:
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            **(attention(job.checkpoint) | _adapted(job) | dict(job.backend.options)),
+            **(attention(job.checkpoint) | adapted | dict(job.backend.options)),
         )
         self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
-        # Greedy, for exactly the requested steps: a checkpoint's own settings (sampling, an end
-        # token) would make the sequences differ from those of the other engines.
-        settings = module.generation_config
-        settings.eos_token_id = None
-        settings.do_sample = False
-        settings.temperature = settings.top_p = settings.top_k = None
-        settings.pad_token_id = self.model.tokenizer.pad_token_id or 0
+        generate_greedily(module, self.model.tokenizer)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
@@ -332,7 +306,6 @@ class HFEngine:
         return outputs
 
     def unchanged(self) -> bool:
-        """Return whether the engine computes the same on the probe prompt as when it was loaded."""
         if self.obstacle:
             return True  # no trace runs
         exact = self.module.device.type == "cpu" or self.repeats

@@ -9,15 +9,17 @@ heads' output is its value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cosine_similarity
+
+from conformance.engines.tree import hooked
 
 OUTPUT = ("o_proj", "out_proj", "dense", "c_proj", "wo")
 FUSED = ("qkv_proj", "query_key_value", "c_attn", "qkv", "Wqkv")
@@ -106,8 +108,8 @@ def find(
     says. `arranged` is what `measure` returned for transformers' module of the same model.
     """
     children = dict(attention.named_children())
-    named = _Named(children)
-    projected = named(OUTPUT)
+    named = partial(_first_named, children)
+    projected, fused = named(OUTPUT), named(FUSED)
     if not projected or not heads:
         return LocatedParts(
             why=dict.fromkeys(("heads", "qkv"), "its attention has no output projection")
@@ -117,51 +119,33 @@ def find(
     except Unplaced as error:
         return LocatedParts(why=dict.fromkeys(("heads", "qkv"), str(error)))
     places = {"heads": Inside(projected, heads, width, of_input=True)}
-    fused = named(FUSED)
-    if fused:
-        try:
+    try:
+        if fused:
             places |= _of_one(children[fused], fused, heads, groups, width, arranged, ranks)
-        except Unplaced as error:
-            return LocatedParts(places, {"qkv": str(error)})
-    elif all(named(names) for names in PROJECTIONS.values()):
-        places |= {
-            part: Inside(
-                path, heads if part == "query" else _features(children[path])[1] // width, width
-            )
-            for part, names in PROJECTIONS.items()
-            if (path := named(names))
-        }
-    else:
-        return LocatedParts(
-            places, {"qkv": "its attention has no query, key and value of the heads"}
+        else:
+            places |= _of_three(children, heads, width)
+    except Unplaced as error:
+        return LocatedParts({"heads": places["heads"]}, {"qkv": str(error)})
+    words = arranged.split(", ")
+    norms = {part: path for part, names in NORMS.items() if (path := named(names))}
+    if norms and ranks > 1:
+        *_, path = norms.values()
+        why = (
+            f"{path} is given one rank's heads, which nnsight does not join: "
+            f"a block on {ranks} ranks sees {heads // ranks} of {heads}"
         )
-    why = {}
-    for part, names in NORMS.items():
-        if path := named(names):
-            first = HEADS_FIRST in arranged.split(", ")
-            places[part] = Inside(path, places[part].heads, width, heads_first=first)
-            if ranks > 1:
-                why["qkv"] = (
-                    f"{path} is given one rank's heads, which nnsight does not join: "
-                    f"a block on {ranks} ranks sees {heads // ranks} of {heads}"
-                )
-    if why:
-        places = {"heads": places["heads"]}
-    normed = "query" in places and places["query"].path != places["value"].path
+        return LocatedParts({"heads": places["heads"]}, {"qkv": why})
+    for part, path in norms.items():
+        places[part] = Inside(path, places[part].heads, width, heads_first=HEADS_FIRST in words)
+    normed = places["query"].path != places["value"].path
     fused_first = normed and bool(places["value"].columns)
-    return LocatedParts(places, why, fused_first or VALUE_FIRST in arranged.split(", "))
+    return LocatedParts(places, value_first=fused_first or VALUE_FIRST in words)
 
 
-class _Named:
+def _first_named(children: Mapping[str, Module], names: tuple[str, ...]) -> str:
     """Return the first of these names that is a child of the attention and is not an Identity."""
-
-    def __init__(self, children: Mapping[str, Module]) -> None:
-        self.children = children
-
-    def __call__(self, names: tuple[str, ...]) -> str:
-        there = (name for name in names if name in self.children)
-        active = (name for name in there if type(self.children[name]).__name__ != "Identity")
-        return next(active, "")
+    there = (name for name in names if name in children)
+    return next((name for name in there if type(children[name]).__name__ != "Identity"), "")
 
 
 def _features(module: Any) -> tuple[int, int]:
@@ -188,6 +172,19 @@ def _of_one(
     return {
         part: Inside(path, count, width, columns=tuple(spans[part]))
         for part, count in counts.items()
+    }
+
+
+def _of_three(children: Mapping[str, Module], heads: int, width: int) -> dict[str, Inside]:
+    """Locate query, key and value, each in its own module."""
+    paths = {part: _first_named(children, names) for part, names in PROJECTIONS.items()}
+    if not all(paths.values()):
+        raise Unplaced("its attention has no query, key and value of the heads")
+    return {
+        part: Inside(
+            path, heads if part == "query" else _features(children[path])[1] // width, width
+        )
+        for part, path in paths.items()
     }
 
 
@@ -248,7 +245,7 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
         return ""
     module = getattr(layer, attention)
     children = dict(module.named_children())
-    named = _Named(children)
+    named = partial(_first_named, children)
     fused, projected = named(FUSED), named(OUTPUT)
     norm, value = named(NORMS["query"]), named(PROJECTIONS["value"])
     if not projected or not (fused or norm):
@@ -263,30 +260,20 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
         return hook
 
     tokens = heads + 3  # differs from the number of heads, so that the axes cannot be confused
-    with ExitStack() as stack:
-        for handle in _hooks(children, projected, (fused, norm, value), noting):
-            stack.callback(handle.remove)
+    handles = [children[projected].register_forward_pre_hook(noting("heads"))]
+    handles += [
+        children[name].register_forward_hook(noting(name)) for name in (fused, norm, value) if name
+    ]
+    with hooked(handles):
         ids = torch.arange(tokens, device=next(model.parameters()).device)[None] + 1
         model(input_ids=ids, use_cache=False)
-    words = []
-    if fused:
-        words.append(_arranged(seen[fused][0, 0], seen["heads"][0, 0], heads, groups))
-    else:
-        words.append("")
+    words = [_arranged(seen[fused][0, 0], seen["heads"][0, 0], heads, groups) if fused else ""]
     if norm and seen[norm].ndim == 4 and seen[norm].shape[1] == heads:
         words.append(HEADS_FIRST)
     order = list(seen)  # in the order in which the modules were called
     if norm and value and order.index(value) < order.index(norm):
         words.append(VALUE_FIRST)
     return ", ".join(words)
-
-
-def _hooks(
-    children: Mapping[str, Module], projected: str, others: Sequence[str], noting: Any
-) -> Iterator[Any]:
-    yield children[projected].register_forward_pre_hook(noting("heads"))
-    for name in filter(None, others):
-        yield children[name].register_forward_hook(noting(name))
 
 
 def _arranged(row: Tensor, given: Tensor, heads: int, groups: int) -> str:

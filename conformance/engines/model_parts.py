@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines import Refused
-from conformance.engines.inside_attention import Inside, LocatedParts, counts, find, measure
-from conformance.engines.structure import map_tensors
-from conformance.engines.tree import follow
+from conformance.engines.inside_attention import LocatedParts, counts, find, measure
+from conformance.engines.structure import replace_tensor
+from conformance.engines.tree import follow, reaches
 from conformance.records import Case
 from conformance.residual_stream import LAYOUTS, StreamLayer
 
@@ -120,7 +120,7 @@ def find_parts(
     last = follow(module, layers)[-1]  # the first layers may have no experts
     names = [name for name, _ in last.named_children()]
     above, _, _ = layers.rpartition(".")
-    beside = follow(module, above) if above else module
+    beside = follow(module, above)
     norms = [name for name, child in beside.named_children() if _is_norm(child)]
     embedded = (name for name, child in module.named_modules() if _is_embedding(child))
     embedding = next(embedded, "")
@@ -140,15 +140,6 @@ def find_parts(
         vocabulary=vocabulary,
         inside=inside,
     )
-
-
-def reaches(root: Any, path: str) -> bool:
-    """Return whether `path` exists."""
-    try:
-        follow(root, path)
-    except AttributeError:
-        return False
-    return True
 
 
 def _children(layer: Module, part: str) -> list[str]:
@@ -221,7 +212,7 @@ class TracedPart:
         old = arguments(inputs)[0]
         new = old.clone()
         self.own(rows(new))[:] = value
-        self.envoy.inputs = map_tensors(inputs, lambda part: new if part is old else part)
+        self.envoy.inputs = replace_tensor(inputs, old, new)
 
     @property
     def output(self) -> Tensor:
@@ -233,7 +224,7 @@ class TracedPart:
         old = next(floating(output))
         new = old.clone()
         self.own(rows(new))[:] = value
-        self.envoy.output = map_tensors(output, lambda part: new if part is old else part)
+        self.envoy.output = replace_tensor(output, old, new)
 
     @property
     def live(self) -> Tensor:
@@ -241,11 +232,25 @@ class TracedPart:
         return self.own(rows(next(floating(self.envoy.output))))
 
 
+def _held_part(name: str) -> property:
+    """Return a property that reads and writes this part of an attention."""
+
+    def read(self: TracedAttention) -> Tensor:
+        return self.held(name)
+
+    def write(self: TracedAttention, value: Tensor) -> None:
+        self.put(name, value)
+
+    return property(read, write)
+
+
 class TracedAttention(TracedPart):
-    """A layer's attention: input, output, query, key and value before the rotary embedding, and the
-    heads that the output projection takes. Query, key, value and heads are copies, [tokens, heads,
-    width] of the block's prompt; an assigned value replaces what the layer computes with.
-    """
+    """A layer's attention: see `conformance.authoring.Attention`."""
+
+    query = _held_part("query")
+    key = _held_part("key")
+    value = _held_part("value")
+    heads = _held_part("heads")
 
     def __init__(self, envoy: Any, own: Own, parts: Parts) -> None:
         super().__init__(envoy, own)
@@ -254,61 +259,25 @@ class TracedAttention(TracedPart):
 
     @property
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, read in the order in which the engine computes them."""
         if self.value_first:
             value = self.value
             return self.query, self.key, value
         return self.query, self.key, self.value
 
-    @property
-    def query(self) -> Tensor:
-        return self.held("query")
-
-    @query.setter
-    def query(self, value: Tensor) -> None:
-        self.put("query", value)
-
-    @property
-    def key(self) -> Tensor:
-        return self.held("key")
-
-    @key.setter
-    def key(self, value: Tensor) -> None:
-        self.put("key", value)
-
-    @property
-    def value(self) -> Tensor:
-        return self.held("value")
-
-    @value.setter
-    def value(self, value: Tensor) -> None:
-        self.put("value", value)
-
-    @property
-    def heads(self) -> Tensor:
-        return self.held("heads")
-
-    @heads.setter
-    def heads(self, value: Tensor) -> None:
-        self.put("heads", value)
-
-    def _place(self, part: str) -> tuple[Inside, Any]:
-        place = self.places[part]
-        return place, follow(self.envoy, place.path)
-
     def held(self, part: str) -> Tensor:
         """Return the query, key, value or heads, by name."""
-        place, module = self._place(part)
+        place = self.places[part]
+        module = follow(self.envoy, place.path)
         held = arguments(module.inputs) if place.of_input else floating(module.output)
         return place.read(next(iter(held)), self.own)
 
     def put(self, part: str, value: Tensor) -> None:
         """Make the layer continue with `value` as its query, key, value or heads."""
-        place, module = self._place(part)
-        whole = module.inputs if place.of_input else module.output
-        old = arguments(whole)[0] if place.of_input else next(floating(whole))
-        new = place.write(old, self.own, value)
-        changed = map_tensors(whole, lambda part: new if part is old else part)
+        place = self.places[part]
+        module = follow(self.envoy, place.path)
+        held = module.inputs if place.of_input else module.output
+        old = arguments(held)[0] if place.of_input else next(floating(held))
+        changed = replace_tensor(held, old, place.write(old, self.own, value))
         if place.of_input:
             module.inputs = changed
         else:
@@ -338,7 +307,7 @@ def passed_on(inputs: Any, layout: str) -> Any:
 
 
 class TracedLayer(StreamLayer):
-    """A layer with its input, attention and MLP."""
+    """A layer with its input, attention and MLP: see `conformance.authoring.Layer`."""
 
     def __init__(self, envoy: Any, layout: str, parts: Parts) -> None:
         super().__init__(envoy, layout)
@@ -350,15 +319,12 @@ class TracedLayer(StreamLayer):
 
     @property
     def input(self) -> Tensor:
-        """The residual stream that the layer takes, [tokens, width]."""
         return self.own(stream_before(self.envoy.inputs, self.layout)).clone()
 
     def skip(self) -> None:
-        """Skip the layer: pass its input on."""
         self.envoy.skip(passed_on(self.envoy.inputs, self.layout))
 
     def cached(self, cache: Any) -> list[Tensor]:
-        """Return the stream of each step from what `tracer.cache` kept for this layer."""
         output = cache[self.envoy.path].output
         steps = output if isinstance(output, list) else [output]
         return [LAYOUTS[self.layout].read(output) for output in steps]
@@ -368,8 +334,8 @@ class TracedLayer(StreamLayer):
         return TracedAttention(follow(self.envoy, self.parts.attention), self.own, self.parts)
 
     def has(self, part: str) -> bool:
-        """Return whether this layer has the part: not every layer of a mixture has experts."""
-        return reaches(self.envoy, getattr(self.parts, part))
+        path = getattr(self.parts, part)
+        return bool(path) and reaches(self.envoy, path)
 
     @property
     def router(self) -> TracedPart:

@@ -27,6 +27,11 @@ def map_tensors(value: Any, fn: Mapping) -> Any:
     return value
 
 
+def replace_tensor(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """Return ``value`` with the tensor ``old`` replaced by ``new``."""
+    return map_tensors(value, lambda tensor: new if tensor is old else tensor)
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors in ``value``, in the order of :func:`map_tensors`."""
     tensors: list[torch.Tensor] = []

@@ -14,11 +14,11 @@ from torch import Tensor
 from conformance.builtin.probe import ARRANGED
 from conformance.direction import direction
 from conformance.engines.model_parts import Parts, TracedLayer, require_layers
-from conformance.engines.structure import dense_copy, map_tensors
+from conformance.engines.structure import dense_copy
 from conformance.engines.tree import follow
 from conformance.errors import ConformanceError
 from conformance.records import Case, Site
-from conformance.residual_stream import Settled, distance, settle
+from conformance.residual_stream import distance
 from conformance.scenario import Scenario
 
 
@@ -101,12 +101,6 @@ def vector(probe: Probe, layer: int, seed: int) -> Tensor:
     """Return the vector of `lm.direction`, with the typical norm of the stream after that layer."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return direction(probe.streams[layer].shape[-1], probe.norm(layer), seed).to(device)
-
-
-def settle_layout(outputs: Sequence[Any], probe: Probe, pinned: str) -> Settled:
-    """Determine the residual stream's layout from the layers' raw outputs on the probe prompt."""
-    near = [map_tensors(output, lambda part: part.detach().cpu()) for output in outputs]
-    return settle(near, probe.streams, probe.noise, pinned)
 
 
 def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:

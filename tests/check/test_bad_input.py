@@ -13,7 +13,6 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import user_file
 
 ROOT = Path(__file__).parents[3]
-CHECK = [sys.executable, "-m", "conformance", "check"]
 
 #: Files that cannot be read as a check's, and a part of what is said. None of them starts anything.
 UNREADABLE = {
@@ -102,14 +101,19 @@ def test_a_file_that_is_none_is_refused_before_anything_is_started(name, tmp_pat
     assert words in str(caught.value)
 
 
-def test_a_folder_is_refused_with_exit_code_two(tmp_path):
-    ran = subprocess.run(
-        [*CHECK, str(tmp_path), "-m", "llama"],
+def run_check(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "conformance", "check", *map(str, words), "-m", "llama"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
+        env=os.environ | environment,
     )
+
+
+def test_a_folder_is_refused_with_exit_code_two(tmp_path):
+    ran = run_check(tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "Is a directory" in ran.stderr and "Traceback" not in ran.stderr
 
@@ -120,17 +124,8 @@ def test_what_a_file_does_wrong_is_said_of_it_and_of_no_other(tmp_path):
     for name, (text, _) in RUN.items():
         (tmp_path / f"{name}.py").write_text(text)
     marked = {"CONFORMANCE_TEST": str(tmp_path)}
-    files = [str(tmp_path / f"{name}.py") for name in RUN]
-    options = ["-m", "llama", "--json", "--timeout", "30", "--search", "0"]
-    options += ["--reports", str(tmp_path / "checks")]
-    ran = subprocess.run(
-        [*CHECK, *files, *options],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        env=os.environ | marked,
-    )
+    options = ["--json", "--timeout", 30, "--search", 0, "--reports", tmp_path / "checks"]
+    ran = run_check(*(tmp_path / f"{name}.py" for name in RUN), *options, **marked)
     assert ran.returncode == 2, ran.stderr
     answers = {Path(one["file"]).stem: one for one in json.loads(ran.stdout)}
     for name, (_, (answer, line, words)) in RUN.items():
@@ -149,9 +144,8 @@ def test_an_engine_is_kept_after_a_trace_that_failed(tmp_path):
     right = PORTED.format(block="pass", result='"logits": logits')
     for name, text in {"a_raises": raising, "b_right": right, "c_right": right}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    files = [str(path) for path in sorted(tmp_path.glob("*.py"))]
-    options = ["-m", "llama", "-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "c")]
-    ran = subprocess.run([*CHECK, *files, *options], cwd=ROOT, check=False, capture_output=True)
+    options = ["-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", tmp_path / "c"]
+    ran = run_check(*sorted(tmp_path.glob("*.py")), *options)
     assert ran.returncode == 1, ran.stderr
     groups = {}
     for path in (tmp_path / "c/latest/groups/llama").glob("*/group.json"):

@@ -1,14 +1,11 @@
 """The traces that docs/check.md shows: each is a file that can be checked, and is the same."""
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bench import porting_table
+from bench import check_examples, porting_table
 from conformance.inputs import user_file
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,33 +32,13 @@ def test_the_table_of_what_moves_is_that_of_the_pairs():
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_both_sides_of_every_pair_are_the_same(tmp_path):
-    pairs = sorted(map(str, (ROOT / "examples" / "porting").glob("*.py")))
-    command = [sys.executable, "-m", "conformance", "check", *pairs, "-m", "llama", "--json"]
-    ran = subprocess.run(
-        [*command, "-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "checks")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
+@pytest.mark.parametrize("shown", [True, False], ids=["docs", "porting"])
+def test_every_trace_that_is_shown_and_every_pair_is_the_same_on_both_sides(tmp_path, *, shown):
+    pairs = files(tmp_path) if shown else sorted((ROOT / "examples" / "porting").glob("*.py"))
+    paths = list(pairs)
+    _, answers = check_examples.check(
+        paths, "llama", ("vllm-pp1", "vllm-pp2"), "--reports", str(tmp_path / "checks")
     )
-    said = {(one["file"], one["backend"]): one["answer"] for one in json.loads(ran.stdout)}
-    assert len(said) == 2 * len(pairs)
-    assert {key: words for key, words in said.items() if not words.startswith("same")} == {}
-
-
-@pytest.mark.slow
-@pytest.mark.engine
-def test_every_trace_that_is_shown_is_the_same(tmp_path):
-    command = [sys.executable, "-m", "conformance", "check", *map(str, files(tmp_path))]
-    columns = ["-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "checks")]
-    ran = subprocess.run(
-        [*command, "-m", "llama", *columns, "--json"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    said = {(one["file"], one["backend"]): one["answer"] for one in json.loads(ran.stdout)}
-    assert len(said) == 2 * len(BLOCKS)
+    said = {key: one["answer"] for key, one in answers.items()}
+    assert len(said) == 2 * len(paths)
     assert {key: words for key, words in said.items() if not words.startswith("same")} == {}

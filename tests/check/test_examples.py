@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench import check_examples as bench
+from tests.check import scripts
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
-
-#: More of both kinds, by the model that they are for.
-SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def test_every_mistake_marks_one_line_and_no_correct_script_does():
@@ -22,15 +20,24 @@ def test_every_mistake_marks_one_line_and_no_correct_script_does():
         assert bench.planted(path) and path.read_text().count("# mistake") == 1, path
 
 
+@pytest.mark.parametrize("model", scripts.CORRECT)
+def test_more_mistakes_mark_one_line_and_no_more_correct_script_does(model, tmp_path):
+    for path in bench.scripts(scripts.write(model, tmp_path)):
+        marked = path.parent.name == "mistakes"
+        assert bool(bench.planted(path)) is marked, path
+        assert path.read_text().count("# mistake") == marked
+
+
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("folder", "model"),
-    [(EXAMPLES, model) for model in bench.MODELS]
-    + [(folder, folder.name) for folder in sorted(SCRIPTS.iterdir())],
+    ("examples", "model"),
+    [(True, model) for model in bench.MODELS] + [(False, model) for model in scripts.CORRECT],
 )
-def test_correct_scripts_are_the_same_and_every_mistake_is_named_with_its_line(folder, model):
-    files = bench.scripts(folder)
+def test_correct_scripts_are_the_same_and_every_mistake_is_named_with_its_line(
+    examples, model, tmp_path
+):
+    files = bench.scripts(EXAMPLES if examples else scripts.write(model, tmp_path))
     code, answers = bench.check(files, model)
     assert code == 1
     said = {key: bench.judged(Path(key[0]), answer) for key, answer in answers.items()}

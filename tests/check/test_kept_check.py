@@ -50,13 +50,19 @@ VLLM = Backend("vllm-pp1", "vllm")
 OFF = {Precision.FLOAT32: 1e-6, Precision.BF16: 1e-2}
 
 
+def asked_for(
+    file: Path, named: str = "/data/llama", options: tuple[str, ...] = ()
+) -> gather.Asked:
+    """The request for a check of a file, which is written, with a module that it imports."""
+    (file.parent / "helper.py").write_text("LAYER = 1\n")
+    file.write_text(FILE)
+    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
+    return gather.Asked(user_file.read_all([file]), model, (VLLM,), (), named, options)
+
+
 def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
     """A check of one file whose engine gives `factor` times the reference."""
-    (tmp_path / "helper.py").write_text("LAYER = 1\n")
-    (tmp_path / "my trace.py").write_text(FILE)
-    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    files = user_file.read_all([tmp_path / "my trace.py"])
-    asked = gather.Asked(files, model, (VLLM,), (), "/data/llama")
+    asked = asked_for(tmp_path / "my trace.py")
     run = kept.begin(asked, tmp_path / "checks")
     gathered(run, "my-trace", factor=factor)
     return asked, run
@@ -94,16 +100,12 @@ _SECONDS = itertools.count()
 
 def published_of(folder: Path, name: str, checks: Path | None = None, *options: str) -> RunFolder:
     """A check of one file, newer than those before it, whose engine gives twice the reference."""
-    (folder / "helper.py").write_text("LAYER = 1\n")
-    (folder / name).write_text(FILE)
-    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    files = user_file.read_all([folder / name])
-    asked = gather.Asked(files, model, (VLLM,), (), "llama", options)
+    asked = asked_for(folder / name, "llama", options)
     begun = kept.begin(asked, checks or folder / "checks").path
     # Of one second names have no order.
     run = RunFolder(begun.rename(begun.with_name(f"20260101-{next(_SECONDS):06}-0000")))
     run.write_plan(replace(run.plan(), run=run.id))
-    gathered(run, files[0].name, factor=2.0)
+    gathered(run, asked.files[0].name, factor=2.0)
     published(asked, run)
     return run
 
@@ -155,6 +157,13 @@ def test_a_check_holds_its_files_and_what_they_import(tmp_path):
     assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Make the folder the cache, and the one in which commands run."""
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
 def ended(folder, name, kib):
     """A finished check that takes so much."""
     (folder / name).mkdir()
@@ -183,9 +192,7 @@ def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
         assert left(tmp_path) == stay
 
 
-def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, here):
     told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
     most, stay = (
         f"more than {cleaning.CHECKS.room >> 30} GiB",
@@ -196,8 +203,7 @@ def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_pat
     assert most in documented and f"never one of {stay}" in documented
 
 
-def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, here, monkeypatch):
     ids = []
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
@@ -224,9 +230,7 @@ def shown(cell, *more):
     return ended.output, str(ended.exception)
 
 
-def test_the_newest_check_is_one_that_has_the_cell(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_the_newest_check_is_one_that_has_the_cell(tmp_path, here):
     mine, longer, other = (
         published_of(tmp_path, name) for name in ("heads.py", "heads_2.py", "lens.py")
     )
@@ -239,17 +243,13 @@ def test_the_newest_check_is_one_that_has_the_cell(tmp_path, monkeypatch):
     assert "there are checks of lens, heads_2, heads; make one: conformance check FILE" in error
 
 
-def test_a_check_that_cannot_be_read_is_not_the_one_that_is_meant(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_a_check_that_cannot_be_read_is_not_the_one_that_is_meant(tmp_path, here):
     mine, newer = (published_of(tmp_path, "heads.py") for _ in range(2))
     (newer.path / "plan.json").write_text("{")
     assert f": {mine.id}" in shown("heads")[0]
 
 
-def test_in_a_folder_that_is_named_checks_are_looked_for_there_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_in_a_folder_that_is_named_checks_are_looked_for_there_alone(tmp_path, here):
     kept_there = published_of(tmp_path, "heads.py", tmp_path / "rep")
     published_of(tmp_path, "lens.py")
     assert f": {kept_there.id}" in shown("heads", "--reports", "rep")[0]
@@ -288,9 +288,7 @@ def test_the_commands_of_a_check_work_where_they_are_shown(tmp_path, monkeypatch
     assert kept.asked_of(run).options == ("--reports", "rep")  # as it is when it is judged again
 
 
-def test_a_check_that_is_found_without_a_folder_is_told_without_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_a_check_that_is_found_without_a_folder_is_told_without_one(tmp_path, here):
     published_of(tmp_path, "heads.py")
     said = commands(shown("heads")[0])
     assert "--reports" not in (*said["again"], *said["alone"])
@@ -303,13 +301,11 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
         (tmp_path / name).write_text(name)
     text = FILE.replace("Hello", "data/more.pt").replace('hidden"', '.hidden"')
     file = tmp_path / "my trace.py"
-    checked(tmp_path, factor=2.0)
+    asked = asked_for(file)
     file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
-    read = user_file.read(file)
+    asked = replace(asked, files=(user_file.read(file),))
     names = ["data/more.pt", "helper.py", "my trace.py", "vector.pt"]
     assert sorted(kept.needed_files(file)) == names
-    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    asked = gather.Asked((read,), model, (VLLM,), (), "/data/llama")
     run = kept.begin(asked, tmp_path / "again")
     for name in ("vector.pt", "data/more.pt"):
         (tmp_path / name).unlink()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bench import check_examples
 from conformance.builtin.user_trace import case_of
 from conformance.check import answer, gather, kept
 from conformance.check.checked import CheckAnswer
 from conformance.check.gather import Asked
+from conformance.check.searching import found_in
 from conformance.inputs import user_file
 from conformance.planning import named
 from conformance.records import Precision, Status
@@ -67,23 +66,13 @@ DAMAGE = {
 }
 
 
-def check(path: Path, *options: str) -> tuple[int, list[dict]]:
-    command = [sys.executable, "-m", "conformance", "check", str(path), "-m", "llama", "--json"]
-    ran = subprocess.run(
-        [*command, "--reports", str(path.parent / "checks"), "--load-timeout", "600", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    return ran.returncode, json.loads(ran.stdout)
-
-
 @pytest.mark.engine
 def test_a_verified_edit_makes_the_file_agree_and_a_bad_one_costs_itself_alone(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MISTAKE)
-    code, [found] = check(path, "--fix", "--search", "300")
+    options = ("--fix", "--search", "300", "--reports", str(tmp_path / "checks"))
+    code, answers = check_examples.check([path], "llama", (), *options)
+    [found] = answers.values()
     assert (code, found["answer"], found["verified"]) == (1, "differs", True)
     assert path.read_text() == found["fixed"] != MISTAKE
     assert (tmp_path / "mine.py.orig").read_text() == MISTAKE
@@ -152,6 +141,4 @@ def ours(before: set[int]) -> list[str]:
 
 
 def test_a_run_folder_has_no_edits_before_a_search(tmp_path):
-    from conformance.check.searching import found_in
-
     assert found_in(RunFolder(tmp_path)) == ()

@@ -26,6 +26,17 @@ MODELS = {each.id: each for each in manifest.load(Path(__file__).parents[2] / "m
 TINY = [each for each in MODELS.values() if each.sources[0].kind == "tiny"]
 
 
+def build(model, cache):
+    return obtain(model, cache, checkpoint_builder.build)
+
+
+def load_float32(path):
+    """Load a checkpoint as transformers does."""
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
@@ -34,15 +45,18 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module", params=TINY, ids=lambda model: model.id)
 def made(request, cache):
     """Build a tiny model. Of the module, so that the tests of one model follow each other."""
-    return obtain(request.param, cache, checkpoint_builder.build)
+    return build(request.param, cache)
 
 
 @pytest.fixture(scope="module")
 def plain(made):
-    """Load the model in float32 as transformers does; no test may change it."""
-    return AutoModelForCausalLM.from_pretrained(
-        made.path, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    """Load the model; no test may change it."""
+    return load_float32(made.path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(made):
+    return AutoTokenizer.from_pretrained(made.path)
 
 
 def greedy(model, tokenizer, prompt, steps=8):
@@ -74,9 +88,8 @@ def test_a_tiny_model_is_what_its_entry_says(made, request):
     assert floats == {torch.bfloat16}
 
 
-def test_a_tiny_model_hides_no_fault(made, plain):
+def test_a_tiny_model_hides_no_fault(plain, tokenizer):
     """No norm is the identity, no bias zero; tokens differ between steps and prompts."""
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
     floats = [each for each in plain.parameters() if each.is_floating_point()]
     vectors = [each for each in floats if each.ndim == 1]
     assert vectors
@@ -89,65 +102,10 @@ def test_a_tiny_model_hides_no_fault(made, plain):
     assert len({tuple(tokens) for tokens in continuations}) == 3
 
 
-def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(tmp_path):
-    made = obtain(MODELS["llama-lora"], tmp_path, checkpoint_builder.build)
-    adapter = adapter_of(made.path)
-    assert adapter is not None
-    assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
-    state = load_file(adapter / "adapter_model.safetensors")
-    config = AutoConfig.from_pretrained(made.path)
-    assert len(state) == 2 * 7 * config.num_hidden_layers
-    assert all(len(value.unique()) > 1 for value in state.values()), "a matrix of PEFT's zeros"
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        alone = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)(ids).logits
-        merged = load(
-            job_of(made.path, made.path), torch.float32, AutoTokenizer.from_pretrained(made.path)
-        )(ids)
-        unmerged = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)
-        unmerged.load_adapter(str(adapter))
-        beside = unmerged(ids).logits
-    assert (merged.logits - beside).norm() < 1e-5 * beside.norm()
-    assert (merged.logits - alone).norm() > 0.1 * alone.norm()
-    (adapter / "adapter_model.safetensors").write_bytes(b"another")
-    assert locate(MODELS["llama-lora"], made.path.parents[1]) is None, "the seal does not cover it"
-
-
-@pytest.mark.parametrize("made", [MODELS["llama-w4a16"]], indirect=True)
-def test_weights_of_four_bits_are_packed_and_the_head_is_not(made):
-    state = load_file(made.path / "model.safetensors")
-    packed = [name for name in state if name.endswith(".weight_packed")]
-    layers = AutoConfig.from_pretrained(made.path).num_hidden_layers
-    assert len(packed) == 7 * layers and "lm_head.weight" in state
-    whole = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)
-    with torch.no_grad():
-        whole(torch.tensor([[1, 2]]))  # transformers unpacks them with the first forward
-    weight = whole.model.layers[0].self_attn.q_proj.weight
-    groups = weight.reshape(len(weight), -1, 32)
-    assert max(len(group.unique()) for group in groups.flatten(0, 1)) <= 16
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"adapter": {"rank": 3}}, "PEFT makes no adapter"),
-        ({"adapter": {"r": 2, "target_modules": ["nowhere"]}}, "PEFT makes no adapter"),
-        ({"quantized": {"weights": {"num_bits": "few"}}}, "no scheme of compressed-tensors"),
-        ({"quantized": {"weights": None}}, "says nothing of the weights"),
-    ],
-)
-def test_what_is_no_adapter_and_no_scheme_is_refused(tmp_path, more, words):
-    plain = MODELS["llama-lora"].sources[0]
-    source = replace(plain, **{"adapter": {}, **more})
-    with pytest.raises(ConformanceError, match=words):
-        obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
-
-
-def test_a_tiny_model_never_ends_its_text(made, plain):
+def test_a_tiny_model_never_ends_its_text(plain, tokenizer):
     """Eight greedy tokens are eight on every engine: no end is configured, and the one that
     the tokenizer has is never the likeliest.
     """
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
     assert plain.config.eos_token_id is None
     assert plain.generation_config.eos_token_id is None
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
@@ -157,8 +115,7 @@ def test_a_tiny_model_never_ends_its_text(made, plain):
     assert torch.all(logits.amax(-1) - logits[:, 0] > logits.std(-1))
 
 
-def test_a_tiny_tokenizer_knows_every_id_and_every_text(made):
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
+def test_a_tiny_tokenizer_knows_every_id_and_every_text(made, tokenizer):
     assert len(tokenizer) == AutoConfig.from_pretrained(made.path).vocab_size == 512
     for text in (*PAIR, PROBE, "Ünïcode – 数, \t\n"):
         assert tokenizer.decode(tokenizer(text).input_ids) == text
@@ -166,32 +123,89 @@ def test_a_tiny_tokenizer_knows_every_id_and_every_text(made):
     assert len(ids[0]) == len(ids[1])
 
 
-def test_a_build_is_the_same_each_time_and_another_seed_gives_another(tmp_path):
-    model = MODELS["gemma2"]
-    first = obtain(model, tmp_path / "a", checkpoint_builder.build)
-    torch.rand(3)
-    assert obtain(model, tmp_path / "b", checkpoint_builder.build).digest == first.digest
-    other = replace(model, sources=(replace(model.sources[0], seed=12),))
-    assert obtain(other, tmp_path / "a", checkpoint_builder.build).digest != first.digest
+def test_the_reference_computes_the_checkpoint_as_transformers_does(made, tokenizer):
+    """In either precision, to the bit: nothing that bf16 rounds is rounded in float32 as well."""
+    ids = tokenizer(PROBE, return_tensors="pt").input_ids
+    for dtype in (torch.float32, torch.bfloat16):
+        theirs = AutoModelForCausalLM.from_pretrained(
+            made.path, dtype=dtype, attn_implementation="eager"
+        ).eval()
+        if (adapter := adapter_of(made.path)) is not None:
+            theirs = PeftModel.from_pretrained(theirs, adapter).merge_and_unload()
+        own = load(job_of(made.path), dtype, tokenizer)
+        with torch.no_grad():
+            assert torch.equal(own(ids).logits, theirs(ids).logits)
+
+
+def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(tmp_path):
+    made = build(MODELS["llama-lora"], tmp_path)
+    adapter = adapter_of(made.path)
+    assert adapter is not None
+    assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
+    state = load_file(adapter / "adapter_model.safetensors")
+    config = AutoConfig.from_pretrained(made.path)
+    assert len(state) == 2 * 7 * config.num_hidden_layers
+    assert all(len(value.unique()) > 1 for value in state.values()), "a matrix of PEFT's zeros"
+    ids = torch.tensor([[5, 6, 7]])
+    unmerged = load_float32(made.path)
+    merged = load(job_of(made.path), torch.float32, AutoTokenizer.from_pretrained(made.path))
+    with torch.no_grad():
+        alone, merged = unmerged(ids).logits, merged(ids).logits
+        unmerged.load_adapter(str(adapter))
+        beside = unmerged(ids).logits
+    assert (merged - beside).norm() < 1e-5 * beside.norm()
+    assert (merged - alone).norm() > 0.1 * alone.norm()
+    (adapter / "adapter_model.safetensors").write_bytes(b"another")
+    assert locate(MODELS["llama-lora"], tmp_path) is None, "the seal does not cover it"
+
+
+@pytest.mark.parametrize("made", [MODELS["llama-w4a16"]], indirect=True)
+def test_weights_of_four_bits_are_packed_and_the_head_is_not(made):
+    state = load_file(made.path / "model.safetensors")
+    packed = [name for name in state if name.endswith(".weight_packed")]
+    layers = AutoConfig.from_pretrained(made.path).num_hidden_layers
+    assert len(packed) == 7 * layers and "lm_head.weight" in state
+    whole = load_float32(made.path)
+    with torch.no_grad():
+        whole(torch.tensor([[1, 2]]))  # transformers unpacks them with the first forward
+    weight = whole.model.layers[0].self_attn.q_proj.weight
+    groups = weight.reshape(len(weight), -1, 32)
+    assert max(len(group.unique()) for group in groups.flatten(0, 1)) <= 16
 
 
 @pytest.mark.parametrize(
-    ("architecture", "key", "words"),
+    ("architecture", "more", "words"),
     [
-        ("llama", "head_dimension", "llama's config has no 'head_dimension'"),
-        ("llamma", "hidden_size", "no architecture 'llamma'"),
+        ("llama", {"adapter": {"rank": 3}}, "PEFT makes no adapter"),
+        ("llama", {"adapter": {"r": 2, "target_modules": ["none"]}}, "PEFT makes no adapter"),
+        ("llama", {"quantized": {"weights": {"num_bits": "few"}}}, "no scheme of compressed-"),
+        ("llama", {"quantized": {"weights": None}}, "says nothing of the weights"),
+        # Transformers would ignore the first.
+        ("llama", {"config": {"vocab_size": 512, "head_dimension": 64}}, "has no 'head_dimension'"),
+        ("llamma", {"config": {"vocab_size": 512}}, "no architecture 'llamma'"),
+        # Every byte needs an id.
+        ("llama", {"config": {"vocab_size": 100}}, "a vocab_size of 257 or more"),
     ],
 )
-def test_what_transformers_would_ignore_is_refused(tmp_path, architecture, key, words):
-    source = Source("tiny", config={"vocab_size": 512, key: 64})
+def test_what_makes_no_model_is_refused(tmp_path, architecture, more, words):
+    source = replace(MODELS["llama-lora"].sources[0], **{"adapter": {}, **more})
     with pytest.raises(ConformanceError, match=words):
-        obtain(Model("m", architecture, (source,)), tmp_path, checkpoint_builder.build)
+        build(Model("m", architecture, (source,)), tmp_path)
+
+
+def test_a_build_is_the_same_each_time_and_another_seed_gives_another(tmp_path):
+    model = MODELS["gemma2"]
+    first = build(model, tmp_path / "a")
+    torch.rand(3)
+    assert build(model, tmp_path / "b").digest == first.digest
+    other = replace(model, sources=(replace(model.sources[0], seed=12),))
+    assert build(other, tmp_path / "a").digest != first.digest
 
 
 def test_a_large_vocabulary_has_a_word_for_every_id_and_texts_are_read_as_ever(tmp_path):
     usual = MODELS["llama"].sources[0]
     large = replace(usual, config={**usual.config, "vocab_size": 5000})
-    made = obtain(Model("m", "llama", (large,)), tmp_path, checkpoint_builder.build)
+    made = build(Model("m", "llama", (large,)), tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(made.path)
     assert AutoConfig.from_pretrained(made.path).vocab_size == len(tokenizer) == 5000
     assert len({tokenizer.decode([number]) for number in range(1000, 5000)}) == 4000
@@ -201,41 +215,26 @@ def test_a_large_vocabulary_has_a_word_for_every_id_and_texts_are_read_as_ever(t
         assert max(ids) < 600  # what the corpus fills
 
 
-def test_a_vocabulary_without_a_byte_of_its_own_for_each_is_refused(tmp_path):
-    source = Source("tiny", config={"vocab_size": 100})
-    with pytest.raises(ConformanceError, match="a vocab_size of 257 or more"):
-        obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
-
-
-def test_a_local_folder_is_used_where_it_lies(tmp_path):
-    original = obtain(MODELS["llama"], tmp_path, checkpoint_builder.build)
-    local = Model("mine", "llama", (Source("path", file=str(original.path)),))
-    found = obtain(local, tmp_path, checkpoint_builder.build)
+def test_a_local_folder_is_used_where_it_lies_and_as_what_it_is(tmp_path):
+    original = build(MODELS["llama"], tmp_path)
+    source = Source("path", file=str(original.path))
+    found = build(Model("mine", "llama", (source,)), tmp_path)
     assert (found.path / "model.safetensors").resolve() == original.path / "model.safetensors"
     assert (found.layers, found.digest) == (original.layers, original.digest)
     AutoModelForCausalLM.from_pretrained(found.path)
-
-
-def test_a_folder_of_another_architecture_is_refused(tmp_path):
-    original = obtain(MODELS["llama"], tmp_path, checkpoint_builder.build)
-    wrong = Model("mine", "gpt2", (Source("path", file=str(original.path)),))
     with pytest.raises(ConformanceError, match=r"is a llama, models\.yaml says gpt2"):
-        obtain(wrong, tmp_path, checkpoint_builder.build)
-    empty = Model("mine", "gpt2", (Source("path", file=str(tmp_path)),))
+        build(Model("mine", "gpt2", (source,)), tmp_path)
     with pytest.raises(ConformanceError, match=r"holds no config\.json"):
-        obtain(empty, tmp_path, checkpoint_builder.build)
+        build(Model("mine", "gpt2", (replace(source, file=str(tmp_path)),)), tmp_path)
 
 
-def job_of(checkpoint, folder):
+def job_of(folder):
     backend = Backend("build", "build")
-    return Job(
-        "build", MODELS["llama"], backend, checkpoint, folder / "out", folder / "scenarios", ()
-    )
+    return Job("build", MODELS["llama"], backend, folder, folder / "out", folder / "scenarios", ())
 
 
 def test_a_worker_builds_what_its_job_names(tmp_path):
-    job = job_of(tmp_path, tmp_path)
-    engine = checkpoint_builder.open_engine(job)
+    engine = checkpoint_builder.open_engine(job_of(tmp_path))
     found = locate(MODELS["llama"], tmp_path)
     identity = engine.group().identity
     engine.close()
@@ -244,45 +243,27 @@ def test_a_worker_builds_what_its_job_names(tmp_path):
     assert (identity["digest"], identity["layers"], identity["width"]) == (found.digest, 4, 256)
 
 
-def test_the_reference_computes_the_checkpoint_as_transformers_does(made):
-    """In either precision, to the bit: nothing that bf16 rounds is rounded in float32 as well."""
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
-    ids = tokenizer(PROBE, return_tensors="pt").input_ids
-    job = job_of(made.path, made.path)
-    for dtype in (torch.float32, torch.bfloat16):
-        theirs = AutoModelForCausalLM.from_pretrained(
-            made.path, dtype=dtype, attn_implementation="eager"
-        ).eval()
-        if (adapter := adapter_of(made.path)) is not None:
-            theirs = PeftModel.from_pretrained(theirs, adapter).merge_and_unload()
-        with torch.no_grad():
-            assert torch.equal(load(job, dtype, tokenizer)(ids).logits, theirs(ids).logits)
-
-
 @pytest.mark.slow
-def test_a_model_in_pieces_is_joined_and_begins_with_what_its_file_asks_for():
-    """Without the token of beginning, which transformers' conversion leaves out, it babbles."""
-    made = obtain(MODELS["gemma3-270m"], cache_folder(), checkpoint_builder.build)
-    assert (made.layers, made.width) == (18, 640)
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "words"),
+    [
+        # Without the token of beginning, which transformers' conversion leaves out, it babbles.
+        ("gemma3-270m", 18, 640, " the capital of the country of France"),
+        ("smollm2-135m", 30, 576, " Paris."),
+    ],
+)
+def test_a_real_model_is_the_published_one(name, layers, width, words):
+    made = build(MODELS[name], cache_folder())
+    assert (made.layers, made.width) == (layers, width)
     model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.bfloat16).eval()
     tokenizer = AutoTokenizer.from_pretrained(made.path)
-    assert tokenizer("Hello").input_ids[0] == tokenizer.bos_token_id == 2
-    words = tokenizer.decode(greedy(model, tokenizer, "The capital of France is"))
-    assert words.startswith(" the capital of the country of France")
-
-
-@pytest.mark.slow
-def test_the_real_model_is_the_published_one():
-    """Its embedding of "Hello world" has the statistics that upstream's report of the
-    aliasing fault gives for a clone, and it knows the capital of France.
-    """
-    made = obtain(MODELS["smollm2-135m"], cache_folder(), checkpoint_builder.build)
-    assert (made.layers, made.width) == (30, 576)
-    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.bfloat16).eval()
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    said = tokenizer.decode(greedy(model, tokenizer, "The capital of France is"))
+    assert said.startswith(words)
+    if name == "gemma3-270m":
+        assert tokenizer("Hello").input_ids[0] == tokenizer.bos_token_id == 2
+        return
+    # What upstream's report of the aliasing fault gives for a clone.
     ids = tokenizer("Hello world", return_tensors="pt").input_ids
     embedded = model.get_input_embeddings()(ids).float()
     seen = [embedded.min().item(), embedded.max().item(), embedded.std().item()]
     assert seen == pytest.approx([-0.4785, 0.4141, 0.1096], abs=5e-5)
-    words = tokenizer.decode(greedy(model, tokenizer, "The capital of France is"))
-    assert words.startswith(" Paris.")

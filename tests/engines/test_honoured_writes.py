@@ -8,41 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import nnsight
 import pytest
 import torch
 from torch import Tensor
 
-transformers = pytest.importorskip("transformers")
-nnsight = pytest.importorskip("nnsight")
-
-from conformance.engines.reference.ensemble import (  # noqa: E402
+from conformance.engines.reference.ensemble import (
     REFERENCE_RUN,
     EnsembleMember,
     members,
-    other_forwards,
     score_caps,
 )
-from conformance.engines.reference.model import ReferenceModel  # noqa: E402
-from conformance.engines.reference.patched_forward import Forwards, exchanged  # noqa: E402
-from conformance.engines.structure import map_tensors, tensors_in  # noqa: E402
-from conformance.engines.tree import layer_path  # noqa: E402
-from conformance.engines.user_trace import ways  # noqa: E402
-from conformance.engines.user_trace.ways import WAYS, Way, computing  # noqa: E402
+from conformance.engines.reference.forwards import Forwards, other_forwards
+from conformance.engines.reference.model import ReferenceModel
+from conformance.engines.structure import replace_tensor, tensors_in
+from conformance.engines.tree import exchanged, hooked, layer_path
+from conformance.engines.user_trace import hf
+from conformance.engines.user_trace.hf import WAYS, Way, computing
+from tests.engines import tiny
 
-GROUPED = {"intermediate_size": 48, "num_key_value_heads": 2}
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
-
-#: Between them: RMSNorm of both formulas and LayerNorm, gated and plain MLPs, Linear and Conv1D,
-#: norms after a branch and inside attention, parallel branches, experts of both layouts.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": GROUPED,
-    "gpt2": {},
-    "gemma2": {**GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8},
-    "qwen3": {**GROUPED, "head_dim": 8},
-    "mixtral": {**EXPERTS, "intermediate_size": 24},
-    "gpt_oss": {**EXPERTS, "intermediate_size": 24, "head_dim": 8},
-    "gpt_neox": {"intermediate_size": 48},
-}
+FAMILIES = ("llama", "gpt2", "gemma2", "qwen3", "mixtral", "gpt_oss", "gpt_neox")
 LAYERS = 2
 IDS = torch.arange(1, 9)[None]
 
@@ -74,31 +59,13 @@ class Write:
         if self.in_place:
             tensor[:] *= factor
             return value
-        return map_tensors(value, lambda one: tensor * factor if one is tensor else one)
+        return replace_tensor(value, tensor, tensor * factor)
 
 
 def written_tensor(value: Any) -> Tensor | None:
     """Return the first floating tensor with rows among a module's arguments or outputs."""
     tensors = tensors_in(value)
     return next((one for one in tensors if one.is_floating_point() and one.ndim > 1), None)
-
-
-def build(family: str) -> Any:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[family](
-        vocab_size=40,
-        hidden_size=32,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        initializer_range=0.3,
-        pad_token_id=0,
-        **FAMILIES[family],
-    )
-    module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    for value in module.parameters():
-        value.data.add_(torch.randn_like(value), alpha=0.1)
-    module.generation_config.pad_token_id = 0
-    return module.float().eval().requires_grad_(False)
 
 
 def find_writes(module: Any) -> list[Write]:
@@ -124,9 +91,8 @@ def find_writes(module: Any) -> list[Write]:
         for name, child in module.named_modules()
         if name and not name.startswith(f"{path}.0")
     ]
-    module(IDS)
-    for handle in handles:
-        handle.remove()
+    with hooked(handles):
+        module(IDS)
     return found
 
 
@@ -147,10 +113,8 @@ def written_by_hooks(module: Any, write: Write) -> Iterator[None]:
         if write.role == "input"
         else child.register_forward_hook(after)
     )
-    try:
+    with hooked([handle]):
         yield
-    finally:
-        handle.remove()
 
 
 def run_with_hooks(module: Any, write: Write) -> Tensor:
@@ -159,16 +123,12 @@ def run_with_hooks(module: Any, write: Write) -> Tensor:
 
 
 def run_with_trace(model: Any, write: Write) -> Tensor:
+    value = "inputs" if write.role == "input" else "output"
     with model.trace(IDS):
         envoy = model.get(write.module)
-        if write.role == "input":
-            changed = write.apply(envoy.inputs)
-            if not write.in_place:
-                envoy.inputs = changed
-        else:
-            changed = write.apply(envoy.output)
-            if not write.in_place:
-                envoy.output = changed
+        changed = write.apply(getattr(envoy, value))
+        if not write.in_place:
+            setattr(envoy, value, changed)
         logits = nnsight.save(model.output.logits)
     return logits.detach()
 
@@ -205,7 +165,7 @@ class Expected:
 
     @classmethod
     def of(cls, family: str) -> Expected:
-        module = build(family)
+        module = tiny.build(family, LAYERS, rough=True)
         clean = module(IDS).logits
         logits = {write: run_with_hooks(module, write) for write in find_writes(module)}
         moving = {w: value for w, value in logits.items() if relative(value, clean) > MOVED}
@@ -264,16 +224,14 @@ def test_a_way_that_computes_again_after_a_write_is_found(monkeypatch: Any) -> N
 
     @contextmanager
     def after_nnsight(forwards: Forwards) -> Iterator[None]:
-        handles = [
+        with hooked(
             child.register_forward_hook(lambda _, args, __, forward=forward: forward(*args))
             for child, forward in forwards.items()
-        ]
-        yield
-        for handle in handles:
-            handle.remove()
+        ):
+            yield
 
     expected = Expected.of("llama")
-    monkeypatch.setattr(ways, "_below_nnsight", after_nnsight)
+    monkeypatch.setattr(hf, "_below_nnsight", after_nnsight)
     for way in (way for way in available_ways(expected.module) if way.split or way.fused):
         place = "mlp.down_proj" if way.split else "mlp"
         lost = find_lost_in_float32(expected, way)
@@ -288,7 +246,7 @@ def read_operation(model: Any) -> Tensor:
 
 
 def test_a_module_whose_operations_are_read_computes_by_its_own_forward() -> None:
-    module = build("llama")
+    module = tiny.build("llama", LAYERS, rough=True)
     model = nnsight.NNsight(copy.deepcopy(module).bfloat16())
     fused = Way("fused", fused=True)
     with computing(model._module, fused):

@@ -4,9 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM

@@ -2,52 +2,34 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from conformance.engines.inside_attention import BLOCKS, GROUPS, HEADS_FIRST, VALUE_FIRST, find
 from conformance.engines.model_parts import parts_of
-from conformance.engines.reference.part_hooks import WITHIN, hook_within
-from conformance.engines.tree import layer_path
+from conformance.engines.reference.places import WITHIN, hook_within
+from conformance.engines.tree import hooked, layer_path
+from tests.engines import tiny
 
-HEADS, WIDTH = 4, 8
-TINY = {
-    "vocab_size": 64,
-    "hidden_size": HEADS * WIDTH,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "max_position_embeddings": 64,
-}
-#: Family → what its config is besides, how it is arranged, how many heads of keys it has.
+HEADS, WIDTH = tiny.HEADS, tiny.WIDTH // tiny.HEADS
+#: Family → how it is arranged, how many heads of keys it has.
 FAMILIES = {
-    "llama": ({"num_key_value_heads": 2}, "", 2),
-    "gpt2": ({"n_inner": 40}, BLOCKS, HEADS),
-    "gpt_neox": ({}, GROUPS, HEADS),
-    "bloom": ({}, GROUPS, HEADS),
-    "falcon": ({}, BLOCKS, 1),
-    "falcon-grouped": ({"new_decoder_architecture": True, "num_kv_heads": 2}, GROUPS, 2),
-    "phi3": ({"num_key_value_heads": 2, "pad_token_id": 0}, BLOCKS, 2),
-    "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, "", HEADS),
-    "qwen3": ({"num_key_value_heads": 2, "head_dim": WIDTH}, "", 2),
-    "gemma3_text": (
-        {"num_key_value_heads": 2, "head_dim": WIDTH},
-        f", {HEADS_FIRST}, {VALUE_FIRST}",
-        2,
-    ),
-    "olmo2": ({"num_key_value_heads": 2, "pad_token_id": 0}, "", 2),
+    "llama": ("", 2),
+    "gpt2": (BLOCKS, HEADS),
+    "gpt_neox": (GROUPS, HEADS),
+    "bloom": (GROUPS, HEADS),
+    "falcon": (BLOCKS, 1),
+    "falcon-grouped": (GROUPS, 2),
+    "phi3": (BLOCKS, 2),
+    "opt": ("", HEADS),
+    "qwen3": ("", 2),
+    "gemma3_text": (f", {HEADS_FIRST}, {VALUE_FIRST}", 2),
+    "olmo2": ("", 2),
 }
 
 
 def made(family):
-    name = family.partition("-")[0]
-    more, *_ = FAMILIES[family]
-    torch.manual_seed(0)
-    config = CONFIG_MAPPING[name](**{**TINY, "initializer_range": 0.3, **more})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for parameter in model.parameters():  # norms and biases that do something
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    return model
+    name, _, grouped = family.partition("-")
+    more = {"new_decoder_architecture": True, "num_kv_heads": 2} if grouped else {}
+    return tiny.build(name, 2, rough=True, **more)
 
 
 def passed(model, parts, layer):
@@ -60,11 +42,8 @@ def passed(model, parts, layer):
 
         return keep
 
-    handles = [hook_within(parts, layer, name, keeping(name)) for name in WITHIN]
-    with torch.no_grad():
+    with hooked(hook_within(parts, layer, name, keeping(name)) for name in WITHIN), torch.no_grad():
         model(input_ids=torch.arange(9)[None] + 1, use_cache=False)
-    for handle in handles:
-        handle.remove()
     return seen
 
 
@@ -93,7 +72,7 @@ def multiplied(monkeypatch, model):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_parts_are_what_the_attention_multiplies(family, monkeypatch):
     model = made(family)
-    _, arrangement, groups = FAMILIES[family]
+    arrangement, groups = FAMILIES[family]
     path = layer_path(model, 2)
     parts, arranged = parts_of(model, path)
     assert arranged == arrangement
@@ -130,9 +109,8 @@ def test_what_is_written_is_read_again_and_nothing_else_changes(family):
             rows[:, -1] *= 2
             return place.write(value, lambda rows: rows, rows)
 
-        handle = hook_within(parts, layer, name, double_head_one)
-        after = passed(model, parts, layer)
-        handle.remove()
+        with hooked([hook_within(parts, layer, name, double_head_one)]):
+            after = passed(model, parts, layer)
         expected = before[name].clone()
         expected[:, -1] *= 2
         assert torch.allclose(after[name], expected, atol=1e-6), name

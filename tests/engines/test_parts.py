@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-
-from conformance.engines import Refused  # noqa: E402
-from conformance.engines.lm import TracedModel, words  # noqa: E402
-from conformance.engines.model_parts import (  # noqa: E402
+from conformance.engines import Refused
+from conformance.engines.lm import TracedModel, words
+from conformance.engines.model_parts import (
     Parts,
     TracedLayer,
     TracedPart,
@@ -22,30 +20,16 @@ from conformance.engines.model_parts import (  # noqa: E402
     passed_on,
     stream_before,
 )
-from conformance.engines.traced import Probe, TracedLayers  # noqa: E402
-from conformance.engines.tree import follow, layer_path  # noqa: E402
+from conformance.engines.traced import Probe, TracedLayers
+from conformance.engines.tree import follow, layer_path
+from tests.engines import tiny
 
-SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "gpt2": {},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "gpt_neox": {"intermediate_size": 48},
-    "bloom": {},
-}
+FAMILIES = ("llama", "gemma2", "gpt2", "opt", "gpt_neox", "bloom")
 
 
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_every_part_is_what_its_name_says(architecture: str) -> None:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        **SIZES[architecture],
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = tiny.build(architecture)
     layers = layer_path(model, 3)
     parts = find_parts(model, layers, 40)
     embedding = model.get_input_embeddings()

@@ -12,6 +12,7 @@ import torch
 
 from conformance.engines.probing.beside import kept_beside
 from conformance.engines.probing.repeated import repeats
+from conformance.engines.user_trace import vllm as checked
 from conformance.engines.vllm import client, engine
 from conformance.records import Backend, Column, Group, Job, Model
 
@@ -30,33 +31,24 @@ def test_bits_that_come_again_are_told_from_those_that_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("identity", "bitwise"),
+    ("identity", "bitwise", "beside"),
     [
-        ({"device": "cpu"}, True),
-        ({"device": "cuda"}, False),
-        ({"device": "cuda", "repeats": False}, False),
-        ({"device": "cuda", "repeats": True}, True),
-        ({}, False),
+        ({"device": "cpu"}, True, False),
+        ({"device": "cuda"}, False, False),
+        ({"device": "cuda", "repeats": False}, False, False),
+        ({"device": "cuda", "repeats": True}, True, False),
+        ({}, False, False),
+        ({"device": "cpu", "kept_beside": False}, True, False),
+        ({"device": "cpu", "kept_beside": True}, True, True),
+        ({"device": "cuda", "repeats": True, "kept_beside": True}, True, True),
+        ({"device": "cuda", "kept_beside": True}, False, False),
     ],
 )
-def test_which_engines_are_held_to_bits(identity: dict[str, object], bitwise: bool) -> None:
-    assert Group("llama", "vllm-pp1", identity=identity).bitwise is bitwise
-
-
-@pytest.mark.parametrize(
-    ("identity", "bitwise"),
-    [
-        ({"device": "cpu"}, False),
-        ({"device": "cpu", "kept_beside": False}, False),
-        ({"device": "cpu", "kept_beside": True}, True),
-        ({"device": "cuda", "repeats": True, "kept_beside": True}, True),
-        ({"device": "cuda", "kept_beside": True}, False),
-    ],
-)
-def test_which_engines_are_held_to_the_bits_that_a_prompt_has_alone(
-    identity: dict[str, object], bitwise: bool
+def test_which_engines_are_held_to_bits_also_of_a_prompt_alone(
+    identity: dict[str, object], *, bitwise: bool, beside: bool
 ) -> None:
-    assert Group("llama", "vllm-pp1", identity=identity).bitwise_beside is bitwise
+    group = Group("llama", "vllm-pp1", identity=identity)
+    assert (group.bitwise, group.bitwise_beside) == (bitwise, beside)
 
 
 def test_a_prompt_that_its_neighbours_change_is_told_from_one_that_they_do_not() -> None:
@@ -88,12 +80,12 @@ def test_a_core_elsewhere_is_told_from_one_here() -> None:
     assert client.core_here(None) is None  # behind a server
 
 
-def test_on_a_gpu_the_core_takes_all_requests_of_a_trace_before_it_begins(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("module", "kind"), [(engine, "VLLMEngine"), (checked, "CheckedVLLM")])
+def test_on_a_gpu_the_core_is_in_the_process_that_asks(module, kind, monkeypatch, tmp_path):
+    """It takes all requests of a trace before it begins, and functions to run in its processes."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    monkeypatch.setattr(
-        engine, "VLLMEngine", lambda *_: os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    )
+    monkeypatch.setattr(module, kind, lambda *_: os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"])
     column = Column(Backend("vllm-pp1", "vllm"))
     job = Job("", Model("llama", "llama", ()), column, *[tmp_path] * 3, ())
-    assert engine.open_engine(job) == "0"
+    assert module.open_engine(job) == "0"

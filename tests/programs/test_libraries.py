@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.engines import Refused
-from conformance.engines.libraries import PromptBatch, engine
+from conformance.engines import Refused, libraries
+from conformance.engines.libraries import LibraryEngine, PromptBatch
 from conformance.engines.traced import flatten_runs
 from conformance.programs import Do, ModelPart, Operation, Program, check
 from conformance.records import Backend, Column, Job, Model, Precision
@@ -22,15 +22,15 @@ SEVEN = {"clean", "read_all", "cross_consume", "cross_write", "ablation", "steer
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> engine.LibraryEngine:
+def opened(monkeypatch: pytest.MonkeyPatch) -> LibraryEngine:
     toy = Toy(LAYERS)
-    monkeypatch.setattr(engine, "vector", lambda _, layer, seed: toy.direction(layer, seed))
+    monkeypatch.setattr(libraries, "vector", lambda _, layer, seed: toy.direction(layer, seed))
     column = Column(Backend("toy", "toy"))
     job = Job(
         "toy:toy", Model("toy", "toy", ()), column, Path(), Path(), Path(), (),
         precision=Precision.FLOAT32,
     )  # fmt: skip
-    return engine.LibraryEngine(job, toy)
+    return LibraryEngine(job, toy)
 
 
 def test_each_of_the_seven_has_a_program_for_every_case():

@@ -149,10 +149,10 @@ def check(
 
 def _fix(asked: Asked, answered: Iterable[Answered]) -> None:
     """Write the verified edits into the files."""
-    from conformance.check import fixing
+    from conformance.check.search.edits import write_fixes
 
     texts = {str(file.path): file.text for file in asked.files}
-    for line in fixing.write([one.checked for one in answered], texts):
+    for line in write_fixes([one.checked for one in answered], texts):
         err.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -8,9 +8,8 @@ import torch
 from interp_engine import EagerModel, HookManager, generate_stream
 from torch import Tensor
 
-from conformance.engines.attention import attention
-from conformance.engines.libraries import Ends, Place, PromptBatch, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
+from conformance.engines.loading import attention
 from conformance.programs import ModelPart
 from conformance.records import Job
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Ends, Place, PromptBatch, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
 from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.records import Job
 

@@ -8,10 +8,8 @@ import torch
 from nnsight import save
 from nnterp import StandardizedTransformer
 
-from conformance.engines import Refused
-from conformance.engines.attention import attention
-from conformance.engines.libraries import Ends, Place, PromptBatch
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
+from conformance.engines.loading import attention, generate_greedily
 from conformance.programs import ModelPart
 from conformance.records import Job
 
@@ -33,9 +31,7 @@ class Standardized:
         )
         self.model.dispatch()
         self.layers = int(self.model.num_layers)
-        settings = self.model._model.generation_config
-        settings.eos_token_id = None
-        settings.pad_token_id = self.model.tokenizer.pad_token_id or 0
+        generate_greedily(self.model._model, self.model.tokenizer)
 
     def identity(self) -> dict[str, str]:
         return {"dtype": str(self.model._model.dtype)}
@@ -45,9 +41,8 @@ class Standardized:
 
     def run(self, batch: PromptBatch) -> list[Ends]:
         model, steps, places = self.model, batch.steps, batch.places
-        for part, _ in places:
-            if part not in _ACCESSORS:
-                raise Refused(f"nnterp has no name for this place: {part}")
+        for place in places:
+            named(_ACCESSORS, place, "nnterp")
         logits: Any
         tokens: Any
         with model.generate(batch.prompts, max_new_tokens=steps, do_sample=False) as tracer:
@@ -57,10 +52,7 @@ class Standardized:
                     act(model, batch, place)
                 logits.append(model.logits[:, -1])
             tokens = save(model.generator.output)
-        return [
-            Ends([step[index] for step in logits], list(own[-steps:].split(1)))
-            for index, own in enumerate(tokens)
-        ]
+        return ends_of(logits, tokens)
 
 
 def act(model: Any, batch: PromptBatch, place: Place) -> None:

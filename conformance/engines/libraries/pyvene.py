@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance.engines.attention import attention
-from conformance.engines.libraries import Ends, Place, PromptBatch, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
+from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.tree import layer_path
 from conformance.programs import ModelPart
 from conformance.records import Job
@@ -39,8 +38,7 @@ class Intervenable:
         self.layers = int(self.model.config.num_hidden_layers)
         self.path = layer_path(self.model, self.layers)
         self.mapped = type(self.model) in pyvene.type_to_module_mapping
-        self.model.generation_config.eos_token_id = None
-        self.model.generation_config.pad_token_id = self.tokenizer.pad_token_id or 0
+        generate_greedily(self.model, self.tokenizer)
 
     def identity(self) -> dict[str, str]:
         named_by = "pyvene" if self.mapped else "the model's own module names"
@@ -76,11 +74,7 @@ class Intervenable:
             output_logits=True,
             return_dict_in_generate=True,
         )
-        tokens = made.sequences[:, -batch.steps :]
-        return [
-            Ends([logits[index] for logits in made.logits], list(own.split(1)))
-            for index, own in enumerate(tokens)
-        ]
+        return ends_of(made.logits, made.sequences)
 
 
 def _acting(batch: PromptBatch, place: Place) -> Callable[..., Tensor]:

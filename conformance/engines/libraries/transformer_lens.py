@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from conformance.engines.libraries import Ends, Place, PromptBatch, named
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.programs import ModelPart
 from conformance.records import Job
 
@@ -67,11 +66,7 @@ class Bridge:
                 return_type="tokens",
                 verbose=False,
             )
-        tokens = generated.sequences[:, -batch.steps :]
-        return [
-            Ends([logits[index] for logits in generated.logits], list(own.split(1)))
-            for index, own in enumerate(tokens)
-        ]
+        return ends_of(generated.logits, generated.sequences)
 
     def _tokens(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return a batch's tokens, padded on the left, and the attention mask."""

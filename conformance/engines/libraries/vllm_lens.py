@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Ends, Place, PromptBatch
-from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch
 from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.programs import ModelPart
 from conformance.records import Job

@@ -68,11 +68,12 @@ def probed(
     """Determine the stream's layout from the layers' outputs on the probe prompt. Return the
     obstacle with it if no layout fits or the trace failed.
     """
-    from conformance.engines.traced import settle_layout
-    from conformance.residual_stream import Settled
+    from conformance.engines.structure import map_tensors
+    from conformance.residual_stream import Settled, settle
 
     try:
-        settled = settle_layout(outputs(), probe, pinned)
+        near = [map_tensors(output, lambda part: part.detach().cpu()) for output in outputs()]
+        settled = settle(near, probe.streams, probe.noise, pinned)
     except Exception as error:  # noqa: BLE001 - a trace can raise anything
         obstacle = Obstacle(refused(error) or error, error.__traceback__)
         return Settled("", reason=obstacle.reason), obstacle

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines.tree import hooked
 from conformance.residual_stream import LAYOUTS
 
 Streams = dict[int, Tensor]
@@ -30,9 +31,5 @@ def watched(layers: Mapping[int, Module], layout: str) -> Iterator[Streams]:
 
         return hook
 
-    handles = [layer.register_forward_hook(note(index)) for index, layer in layers.items()]
-    try:
+    with hooked(layer.register_forward_hook(note(index)) for index, layer in layers.items()):
         yield streams
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines.tree import hooked
 from conformance.records import Site
 
 #: The relative float32 tolerance to which a layer's branches must add up to its update.
@@ -37,82 +38,96 @@ class Branches:
     @contextmanager
     def recorded(self, model: Any, layers: Sequence[Module], steps: list[Step]) -> Iterator[None]:
         """Append each forward's values to `steps`: rows [tokens, width] of the only prompt."""
-        with _watched(model, layers) as watched, _hooks() as hook:
+        rows = partial(_rows, _width(model))
 
-            def begin(module: Any, args: Any, kwargs: Any) -> None:
-                steps.append({})
+        def begin(module: Any, args: Any, kwargs: Any) -> None:
+            steps.append({})
 
-            def keep(name: str) -> Callable[..., None]:
-                def after(module: Any, args: Any, output: Any) -> None:
-                    value = _tensor(output)
-                    if value is not None:
-                        steps[-1][name] = value.reshape(-1, watched.width).clone()
+        def keep(name: str, value: Any) -> None:
+            if (tensor := rows(value)) is not None:
+                steps[-1][name] = tensor
 
-                return after
+        def enter(module: Any, args: Any, kwargs: Any) -> None:
+            keep("embedding", args or kwargs.get("hidden_states"))
 
-            def end(module: Any, args: Any, output: Any) -> None:
-                steps[-1]["embedding"] = watched.inputs[0].clone()
-                if watched.head is not None and not torch.equal(watched.head, output.logits[0, -1]):
-                    steps[-1]["uncapped"] = watched.head
+        def after(name: str, module: Any, args: Any, output: Any) -> None:
+            keep(name, output)
 
-            hook(model.register_forward_pre_hook(begin, with_kwargs=True))
-            hook(model.register_forward_hook(end))
-            for name, module in self.modules.items():
-                hook(module.register_forward_hook(keep(name)))
+        def head(module: Any, args: Any, output: Tensor) -> None:
+            steps[-1]["uncapped"] = output[0, -1].clone()
+
+        def end(module: Any, args: Any, output: Any) -> None:
+            last = output.logits[0, -1]
+            if torch.equal(steps[-1].get("uncapped", last), last):
+                steps[-1].pop("uncapped", None)
+
+        handles = [
+            model.register_forward_pre_hook(begin, with_kwargs=True),
+            layers[0].register_forward_pre_hook(enter, with_kwargs=True),
+            *(m.register_forward_hook(partial(after, name)) for name, m in self.modules.items()),
+            model.register_forward_hook(end),
+        ]
+        if (embeddings := model.get_output_embeddings()) is not None:
+            handles.append(embeddings.register_forward_hook(head))
+        with hooked(handles):
             yield
 
 
 @dataclass
-class _Watched:
-    """The inputs and outputs of every layer in one forward, and the outputs of its modules."""
+class _Forward:
+    """The inputs and outputs of every layer in one forward, the outputs of the modules inside, and
+    the inputs of norms.
+    """
 
     width: int
     inputs: dict[int, Tensor] = field(default_factory=dict)
     outputs: dict[int, Tensor] = field(default_factory=dict)
     inner: dict[int, list[tuple[Module, Tensor]]] = field(default_factory=dict)
     norms: list[tuple[Module, Tensor]] = field(default_factory=list)
-    head: Tensor | None = None
 
     def enter(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
-        value = self._rows(args or kwargs.get("hidden_states"))
+        value = _rows(self.width, args or kwargs.get("hidden_states"))
         if value is not None:
             self.inputs[index] = value
 
     def inside(self, index: int, module: Module, args: Any, output: Any) -> None:
-        value = self._rows(output)
+        value = _rows(self.width, output)
         if value is not None and value.shape == self.inputs[index].shape:
-            self.inner[index].append((module, value))
+            self.inner.setdefault(index, []).append((module, value))
 
     def leave(self, index: int, module: Any, args: Any, output: Any) -> None:
-        value = self._rows(output)
+        value = _rows(self.width, output)
         if value is not None:
             self.outputs[index] = value
 
     def norm(self, module: Module, args: Any, output: Any) -> None:
-        value = self._rows(args)
+        value = _rows(self.width, args)
         if value is not None:
             self.norms.append((module, value))
 
-    def last(self, module: Any, args: Any, output: Tensor) -> None:
-        self.head = output.detach()[0, -1].clone()
-
-    def _rows(self, value: Any) -> Tensor | None:
-        tensor = _tensor(value)
-        if tensor is None or not tensor.is_floating_point() or tensor.numel() % self.width:
-            return None
-        return tensor.detach().reshape(-1, self.width).clone()
+    def hooks(self, model: Any, layers: Sequence[Module]) -> Iterator[Any]:
+        for index, layer in enumerate(layers):
+            yield layer.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True)
+            yield layer.register_forward_hook(partial(self.leave, index))
+            for module in layer.modules():
+                if module is not layer:
+                    yield module.register_forward_hook(partial(self.inside, index))
+        for module in model.modules():
+            if "norm" in type(module).__name__.lower():
+                yield module.register_forward_hook(self.norm)
 
 
 def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branches:
     """Find the branches of every layer in one forward of a prompt, which `run` runs."""
-    with _watched(model, layers, thorough=True) as watched:
+    seen = _Forward(_width(model))
+    with hooked(seen.hooks(model, layers)):
         run()
     modules: dict[str, Module] = {}
-    for layer, output in watched.outputs.items():
-        pair = _adding_up(watched.inner[layer], output - watched.inputs[layer], output)
+    for layer, output in seen.outputs.items():
+        pair = _adding_up(seen.inner.get(layer, ()), output - seen.inputs[layer], output)
         if pair is not None:
             modules[f"attention.{layer}"], modules[f"mlp.{layer}"] = pair
-        following = (module for module, value in watched.norms if _same(value, output))
+        following = (module for module, value in seen.norms if torch.equal(value, output))
         if (norm := next(following, None)) is not None:
             modules[f"normed.{layer}"] = norm
     return Branches(modules)
@@ -166,44 +181,14 @@ def _adding_up(
     return None
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a, b)
+def _width(model: Any) -> int:
+    return int(model.config.get_text_config().hidden_size)
 
 
-@contextmanager
-def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) -> Iterator[_Watched]:
-    """Watch the layers' inputs and the head's output; with `thorough`, also everything inside."""
-    watched = _Watched(model.config.get_text_config().hidden_size)
-    with _hooks() as hook:
-        for index, layer in enumerate(layers):
-            hook(layer.register_forward_pre_hook(partial(watched.enter, index), with_kwargs=True))
-        if (head := model.get_output_embeddings()) is not None:
-            hook(head.register_forward_hook(watched.last))
-        for index, layer in enumerate(layers if thorough else ()):
-            watched.inner[index] = []
-            hook(layer.register_forward_hook(partial(watched.leave, index)))
-            for module in layer.modules():
-                if module is not layer:
-                    hook(module.register_forward_hook(partial(watched.inside, index)))
-        for module in model.modules() if thorough else ():
-            if "norm" in type(module).__name__.lower():
-                hook(module.register_forward_hook(watched.norm))
-        yield watched
-
-
-@contextmanager
-def _hooks() -> Iterator[Callable[[Any], None]]:
-    """Collect hook handles and remove the hooks on exit."""
-    handles: list[Any] = []
-    try:
-        yield handles.append
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _tensor(value: Any) -> Tensor | None:
-    """Return the tensor itself, or the first of a tuple."""
+def _rows(width: int, value: Any) -> Tensor | None:
+    """Return a copy [tokens, width] of a tensor, or of the first one in a tuple, if it has rows."""
     while isinstance(value, (tuple, list)) and value:
         value = value[0]
-    return value if isinstance(value, Tensor) else None
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() % width:
+        return None
+    return value.detach().reshape(-1, width).clone()

@@ -7,18 +7,21 @@ are in `conformance.records.PREDICTIONS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from conformance.engines.reference.patched_forward import exchanged
+from conformance.engines.tree import exchanged
 from conformance.records import VLLM_BLOOM, VLLM_GPT_BIGCODE, VLLM_GPT_OSS
 
-#: A context manager that applies a definition to a loaded model.
+#: The limit in vLLM's kernel, for every gpt_oss.
+_LIMIT = 7.0
+
+#: Returns a context manager that applies a definition to a loaded model.
 Entered = Callable[[Any], AbstractContextManager[None]]
 
 
@@ -35,8 +38,7 @@ def definitions(module: Any) -> Mapping[str, Entered]:
     return found
 
 
-@contextmanager
-def _gpt_bigcode(module: Any) -> Iterator[None]:
+def _gpt_bigcode(module: Any) -> AbstractContextManager[None]:
     """Add the learned positions to the stream again where a second pipeline stage begins."""
     body = module.transformer
     block = body.h[len(body.h) // 2]
@@ -47,12 +49,16 @@ def _gpt_bigcode(module: Any) -> Iterator[None]:
         places = torch.arange(before, before + value.shape[1], device=value.device)
         return own(value + body.wpe(places), *args, layer_past=layer_past, **kwargs)
 
-    with exchanged({block: forward}):
-        yield
+    return exchanged({block: forward})
 
 
-@contextmanager
-def _bloom(module: Any) -> Iterator[None]:
+def _gpt_oss(module: Any) -> AbstractContextManager[None]:
+    """Clamp activations to 7, whatever the config says."""
+    limited = (child for child in module.modules() if hasattr(child, "limit"))
+    return exchanged(dict.fromkeys(limited, _LIMIT), "limit")
+
+
+def _bloom(module: Any) -> AbstractContextManager[None]:
     """Use the exact GELU, and add the residuals after attention and MLP, not inside them."""
     forwards: dict[Any, Callable[..., Any]] = {}
     for child in module.modules():
@@ -60,8 +66,7 @@ def _bloom(module: Any) -> Iterator[None]:
             forwards[child] = gelu
         elif type(child).__name__ == "BloomBlock":
             forwards[child] = _bloom_block(child)
-    with exchanged(forwards):
-        yield
+    return exchanged(forwards)
 
 
 def _bloom_block(block: Any) -> Callable[..., Any]:
@@ -80,20 +85,3 @@ def _bloom_block(block: Any) -> Callable[..., Any]:
         return block.mlp(normed, nothing) + residual, weights
 
     return forward
-
-
-#: The limit in vLLM's kernel, for every gpt_oss.
-_LIMIT = 7.0
-
-
-@contextmanager
-def _gpt_oss(module: Any) -> Iterator[None]:
-    """Clamp activations to 7, whatever the config says."""
-    limits = {child: child.limit for child in module.modules() if hasattr(child, "limit")}
-    for child in limits:
-        child.limit = _LIMIT
-    try:
-        yield
-    finally:
-        for child, limit in limits.items():
-            child.limit = limit

@@ -24,9 +24,10 @@ from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
+from conformance.engines.loading import generate_greedily
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
-from conformance.engines.reference.at_once import TestedGenerations
+from conformance.engines.reference.at_once import relative
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
@@ -37,8 +38,8 @@ from conformance.engines.reference.ensemble import (
     score_caps,
     uncapped,
 )
+from conformance.engines.reference.expert_choice import routers
 from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
-from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
 from conformance.generated_tokens import continuation, in_precision
@@ -82,7 +83,7 @@ class ReferenceEngine:
         )
         #: The relative distance that two float32 computations may have.
         self.allowed = self._allowed(self._probe(REFERENCE_RUN))
-        self.tried = TestedGenerations(self.allowed)
+        self.others: Others | None = None
         self.disagreement = self._disagreement(members(sdpa=sdpa))
         self.fresh = self._logits()
 
@@ -123,7 +124,6 @@ class ReferenceEngine:
         ]
 
     def unchanged(self) -> bool:
-        """Return whether the models compute the same on the probe prompt as when loaded."""
         return is_unchanged(
             self._logits(), self.fresh, exact=self.modules[torch.float32].device.type == "cpu"
         )
@@ -138,15 +138,15 @@ class ReferenceEngine:
     def member(self, member: EnsembleMember) -> ReferenceModel:
         self._weights(member)
         if member not in self.members:
-            others = (
-                None if member == REFERENCE_RUN else Others(self.member(REFERENCE_RUN), self.tried)
-            )
-            model = self._model(member, others)
             if member == REFERENCE_RUN:
+                model = self._model(member, None)
                 module = self._weights(member)
                 model.branches = find(
                     module, list(follow(module, self.path)), lambda: self._probe(REFERENCE_RUN)
                 )
+            else:
+                self.others = self.others or Others(self.member(REFERENCE_RUN), self.allowed)
+                model = self._model(member, self.others)
             self.members[member] = model
         return self.members[member]
 
@@ -207,36 +207,34 @@ class ReferenceEngine:
         if case.along:
             again = partial(self._anew, scenario, case)
             model, reference = along_experts(load_file(case.observed), again, self.allowed)
-            others = Others(model, TestedGenerations(self.allowed))
+            others = Others(model, self.allowed)
         else:
             reference = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(reference, len(case.prompts))
-        values_by_name = {f"truth|{site}": value for site, value in reference.items()}
-        branches = observed(reference, model.unedited())
-        values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
-        values_by_name |= {
-            f"aux|{site}": value for site, value in _ties(scenario, case, reference, model)
-        }
+        auxiliary = observed(reference, model.unedited())
+        auxiliary |= _ties(scenario, case, reference, model)
+        found = _named("truth", reference) | _named("aux", auxiliary)
         for member in self._wanted(scenario, case):
             run = self._model(member, others, {}) if others else self.member(member)
-            values = self._member_run(run, scenario, case, forced)
-            values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
+            found |= _named(member.name, self._member_run(run, scenario, case, forced))
         if scenario.name not in (PROBING.name, ONE_LAYER.name):
-            values_by_name |= dict(self._defined_otherwise(scenario, case, forced))
-        return values_by_name
+            found |= self._defined_otherwise(scenario, case, forced)
+        return found
 
     def _defined_otherwise(
         self, scenario: Scenario, case: Case, forced: Mapping[str, tuple[tuple[int, ...], ...]]
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Yield what other definitions of the model compute in float32, held to the same tokens."""
+    ) -> dict[str, Tensor]:
+        """Return what other definitions compute in float32, held to the same tokens."""
         module = self.modules[torch.float32]
+        found: dict[str, Tensor] = {}
         for name, entered in definitions(module).items():
             member = replace(REFERENCE_RUN, name=f"{DEFINITION}{name}")
             if member not in self.members:
                 self.members[member] = self._model(member, None)
             with entered(module):
                 values = self._member_run(self.members[member], scenario, case, forced)
-            yield from ((f"{member.name}|{site}", value) for site, value in values.items())
+            found |= _named(member.name, values)
+        return found
 
     def _wanted(self, scenario: Scenario, case: Case) -> Sequence[EnsembleMember]:
         """Return the requested baseline runs; determining a layout needs both precisions."""
@@ -244,13 +242,11 @@ class ReferenceEngine:
             return self.ensemble
         narrow = case.key in self.job.float32_only
         precisions = [Precision.FLOAT32] if narrow else list(map(Precision, self.precisions))
-        names = {
-            member.name
-            for precision in precisions
+        return [
+            member
             for member in self.ensemble
-            if in_precision(member.name, precision)
-        }
-        return [member for member in self.ensemble if member.name in names]
+            if any(in_precision(member.name, precision) for precision in precisions)
+        ]
 
     def _member_run(
         self,
@@ -278,12 +274,17 @@ class ReferenceEngine:
         pass
 
 
+def _named(member: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{member}|{site}": value for site, value in values.items()}
+
+
 def _ties(
     scenario: Scenario, case: Case, reference: Mapping[str, Tensor], model: ReferenceModel
-) -> Iterator[tuple[Site, Tensor]]:
-    """Yield the tokens that were tied at a router in any run of the case, by layer. Their sites
+) -> dict[str, Tensor]:
+    """Return the tokens that were tied at a router in any run of the case, by layer. Their sites
     have the place of the observation, since a scenario may reorder or repeat its prompts.
     """
+    ties: dict[str, Tensor] = {}
     runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
     run_names = ("clean", "edited") if scenario.twin(case) else ("",)
     own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
@@ -300,7 +301,8 @@ def _ties(
             if bool(tokens.any()):
                 for run_name in run_names:
                     site = Site(TIED, prompt=place, step=step, layer=layer, run=run_name)
-                    yield site, tokens.to(torch.uint8)
+                    ties[str(site)] = tokens.to(torch.uint8)
+    return ties
 
 
 def places(
@@ -352,11 +354,7 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
         # rounding changes; in bf16 the merge adds the same error as serving a merged model does.
         module = PeftModel.from_pretrained(module, adapter).merge_and_unload()
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    settings = module.generation_config
-    settings.eos_token_id = None
-    settings.do_sample = False
-    settings.temperature = settings.top_p = settings.top_k = None
-    settings.pad_token_id = tokenizer.pad_token_id or 0
+    generate_greedily(module, tokenizer)
     return module
 
 
@@ -374,10 +372,6 @@ def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
             yield from _values(value, f"{within}{key}.")
         elif isinstance(value, str | int | float | None):
             yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
-
-
-def relative(value: Tensor, reference: Tensor) -> float:
-    return float((value - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
 def open_engine(job: Job) -> ReferenceEngine:

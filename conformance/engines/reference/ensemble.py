@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn import Module
 
-from conformance.engines.reference.fused import fused_forwards
-from conformance.engines.reference.patched_forward import Forwards
-from conformance.engines.reference.split import split_forwards
+from conformance.engines.tree import exchanged
 from conformance.generated_tokens import FLOAT32_WAY
+
+#: The attribute of an attention module that caps its scores.
+_CAP = "attn_logit_softcapping"
 
 
 @dataclass(frozen=True)
@@ -64,32 +64,12 @@ def members(*, sdpa: bool) -> tuple[EnsembleMember, ...]:
     return tuple(member for member in eager if member.name != f"{FLOAT32_WAY}sdpa")
 
 
-def other_forwards(model: Any, *, split: bool, fused: bool) -> Forwards:
-    """Return the forwards of the modules that a baseline run computes differently.
-
-    They take the place of the modules' own forwards, so a hook or a trace reads and writes the
-    inputs and outputs of a module as it does in the reference.
-    """
-    splits = split_forwards(model) if split else {}
-    return {**splits, **(fused_forwards(model) if fused else {})}
-
-
 def score_caps(module: Module) -> dict[Any, float]:
     """Return the attention modules that cap their scores, with the cap."""
-    name = "attn_logit_softcapping"
-    return {
-        child: cap for child in module.modules() if (cap := getattr(child, name, None)) is not None
-    }
+    caps = {child: getattr(child, _CAP, None) for child in module.modules()}
+    return {child: cap for child, cap in caps.items() if cap is not None}
 
 
-@contextmanager
-def uncapped(module: Module) -> Iterator[None]:
+def uncapped(module: Module) -> AbstractContextManager[None]:
     """Disable the soft cap of the attention scores, so that eager and sdpa can be compared."""
-    caps = score_caps(module)
-    for child in caps:
-        child.attn_logit_softcapping = None
-    try:
-        yield
-    finally:
-        for child, cap in caps.items():
-            child.attn_logit_softcapping = cap
+    return exchanged(dict.fromkeys(score_caps(module)), _CAP)

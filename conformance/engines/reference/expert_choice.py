@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.reference.experts import is_experts
+from conformance.engines.reference.forwards import is_experts
+from conformance.engines.tree import hooked
 
 #: How far an input is moved, in float32 roundings of a sum as long as the model is wide: ten times
 #: the effect of another order of addition.
@@ -85,6 +86,21 @@ class _Chosen(Exception):
         self.choice = choice
 
 
+def routers(module: Module) -> list[Module]:
+    """Return the routers: siblings of a layer's experts with one row per expert."""
+    found = []
+    for parent in module.modules():
+        children = list(parent.children())
+        counts = {
+            len(child.get_parameter("gate_up_proj")) for child in children if is_experts(child)
+        }
+        for child in children:
+            weight = getattr(child, "weight", None)
+            if isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[0] in counts:
+                found.append(child)
+    return found
+
+
 def blocks(layers: Sequence[Module]) -> dict[Module, Block]:
     """Return the modules that choose among experts."""
     return {
@@ -138,11 +154,8 @@ def routed(
         handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
         hook = choosing(module, block)
         handles.append(block.experts.register_forward_pre_hook(hook, with_kwargs=True))
-    try:
+    with hooked(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _decided(

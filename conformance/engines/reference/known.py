@@ -29,12 +29,16 @@ class PrefillOutputs:
         self.usable = True
 
     def note(self, ids: tuple[int, ...], layer: int, stream: Tensor, output: Any) -> None:
-        """Record a layer's output; layers come in order, and only the prefill counts."""
+        """Record a layer's output; layers come in order, and only the prefill counts. `stream` is a
+        copy of the first sequence's own rows, [tokens, width].
+        """
         outputs = self._outputs.setdefault(ids, [])
-        others = output[1:] if isinstance(output, tuple) else ()
+        whole, *others = output if isinstance(output, tuple) else (output,)
         self.usable &= all(value is None for value in others)
         if len(outputs) == layer:
-            outputs.append((stream, len(others) if isinstance(output, tuple) else None))
+            alone = whole.shape[:2] == (1, len(stream))
+            kept = stream[None] if alone else whole.clone()
+            outputs.append((kept, len(others) if isinstance(output, tuple) else None))
         while len(self._outputs) > self._prompts:
             self._outputs.popitem(last=False)
 

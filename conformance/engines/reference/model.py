@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,30 @@ from transformers import LogitsProcessor
 
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
-from conformance.engines.model_parts import parts_of, reaches
-from conformance.engines.reference import at_once
-from conformance.engines.reference.at_once import Edit
+from conformance.engines.model_parts import parts_of
+from conformance.engines.reference.at_once import Edit, recorded_steps, relative, rows_of
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, other_forwards
-from conformance.engines.reference.expert_choice import ExpertChoice, Routing, Tie, blocks, routed
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember
+from conformance.engines.reference.expert_choice import (
+    ExpertChoice,
+    Routing,
+    Tie,
+    blocks,
+    routed,
+    routers,
+)
+from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.reference.known import PrefillOutputs, same, unchanged
-from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
-from conformance.engines.reference.patched_forward import Forwards, exchanged
-from conformance.engines.reference.routing import routers
-from conformance.engines.reference.visits import Place, Visit, visited
-from conformance.engines.tree import follow
+from conformance.engines.reference.places import (
+    INPUTS,
+    OUTPUTS,
+    Place,
+    Seen,
+    Visit,
+    keeping_visits,
+    visited,
+)
+from conformance.engines.tree import exchanged, follow, hooked, reaches
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.programs.meaning import unit, without
 
@@ -57,7 +69,6 @@ class PromptRun:
     at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
-        """Return the streams after this layer and all later ones, per step."""
         return [
             {index: value for index, value in streams.items() if index >= layer}
             for streams in self.stream
@@ -118,15 +129,25 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
         return forced
 
 
-class Others(NamedTuple):
-    """State that baseline runs share: the reference's runs and the tried generations."""
+#: The prompt's ids, the ids that follow, and the number of the reference's edited run (0: none).
+Generation = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+@dataclass
+class Others:
+    """What baseline runs share: the reference's runs, and whether a generation's steps may be
+    computed at once. They may if the logits of a float32 baseline run were then within the relative
+    distance `allowed` of the reference's.
+    """
 
     reference: ReferenceModel
-    tried: at_once.TestedGenerations
+    allowed: float
+    agrees: dict[Generation, bool] = field(default_factory=dict)
 
 
 class ReferenceModel:
-    """The `model` object of a scenario's reference: the reference or one baseline run.
+    """The `model` object of a scenario's reference: the reference or one baseline run. Its members
+    are documented in `conformance.authoring.Reference`.
 
     If it runs each prompt `anew`, nothing is reused between calls of `run`: the ties of the call
     with this number (from 0) are decided the other way.
@@ -171,13 +192,12 @@ class ReferenceModel:
         self._known = PrefillOutputs(_PADDED if member.pad else sys.maxsize)
         self._known.usable = anew is None
         self._tried = anew is not None
+        self._accepts = inspect.signature(module.forward).parameters
         # As in `generate`: with a large vocabulary, compute only the last token's logits.
-        known = inspect.signature(module.forward).parameters
-        self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in self._accepts else {}
 
     @property
     def routed(self) -> list[int]:
-        """The layers that have a router."""
         return sorted(self.layer_of.values())
 
     @cached_property
@@ -190,7 +210,6 @@ class ReferenceModel:
         )
 
     def having(self, part: str) -> list[int]:
-        """Return the layers that have this part."""
         path = getattr(self.parts, part)
         return [at for at, layer in enumerate(self.modules) if path and reaches(layer, path)]
 
@@ -213,14 +232,10 @@ class ReferenceModel:
         at: Mapping[Place, Visit] | None = None,
         chosen: Mapping[int, int] | None = None,
     ) -> PromptRun:
-        """Generate greedily from one prompt, changing the stream after the layers of `edits`, and
-        the router inputs of the layers of `given`, for every token [width].
+        """Generate greedily from one prompt; `chosen` ids take precedence over `held` ones.
 
-        The prompt is a text or token ids. `held` are the ids that follow it; `chosen` are ids for
-        certain steps and take precedence. `at` is called wherever a forward passes a place. `parts`
-        (names of `reference_parts`) are also kept. A run without changes is cached, with all its
-        prefixes. A single-step run that requests a part keeps all parts, since a scenario requests
-        others next.
+        A run without changes is cached, with all its prefixes. A single-step run that requests a
+        part keeps all parts, since a scenario requests others next.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
@@ -242,9 +257,8 @@ class ReferenceModel:
                 return run.first(steps)
         if steps == 1 and parts and set(parts) <= set(self.readable):
             parts = self.readable
-        run = (not parts and self._at_once(ids, forced, steps)) or self._generate(
-            ids, changes, steps, forced, parts
-        )
+        run = None if parts else self._at_once(ids, forced, steps)
+        run = run or self._generate(ids, changes, steps, forced, parts)
         self._unedited.append(((ids, *parts), run))
         return run
 
@@ -265,14 +279,12 @@ class ReferenceModel:
         return without(rows.double(), along.double()).to(rows.dtype)
 
     def tokenize(self, prompt: str) -> list[int]:
-        """Return the token ids of a text."""
         if prompt not in self._ids:
             self._ids[prompt] = list(self.tokenizer(prompt).input_ids)
         return self._ids[prompt]
 
     @torch.inference_mode()
     def lens(self, stream: Tensor) -> Tensor:
-        """Return [rows, vocabulary]: the final norm and the head applied to rows of a stream."""
         head = follow(self.module, self.parts.head)
         with exchanged(self._forwards):
             normed = follow(self.module, self.parts.norm)(stream)
@@ -280,7 +292,6 @@ class ReferenceModel:
 
     @torch.inference_mode()
     def every_logits(self, prompt: str) -> Tensor:
-        """Return [tokens, vocabulary]: the logits after each token of a prompt."""
         ids = torch.tensor([self.tokenize(prompt)], device=self.module.device)
         run = PromptRun(ids=ids[0])
         routing = self._routing(run, tuple(ids[0].tolist()), (), 1, edited=False)
@@ -288,9 +299,8 @@ class ReferenceModel:
         if self.anew is not None:
             self.runs.append(run)
         inputs, mask, rows = self._batch(ids)
-        known = inspect.signature(self.module.forward).parameters
         places = (mask.cumsum(-1) - 1).clamp_min(0)
-        more = {"position_ids": places} if rows and "position_ids" in known else {}
+        more = {"position_ids": places} if rows and "position_ids" in self._accepts else {}
         with routed(self.module, self._choosing, routing, rows), exchanged(self._forwards):
             output = self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **more)
         logits: Tensor = output.logits[0, rows:]
@@ -318,6 +328,11 @@ class ReferenceModel:
         inputs, mask, rows = self._batch(ids)
         run = PromptRun(ids=ids[0])
         begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
+
+        def note(layer: int, stream: Tensor, output: Any) -> None:
+            if len(run.stream) == 1:
+                self._known.note(prompt, layer, stream, output)
+
         with ExitStack() as stack:
             choosing = {
                 module: block
@@ -330,13 +345,22 @@ class ReferenceModel:
             if changes.at:  # first, so that the recorded values include their changes
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
-            noted = None if changes.any else prompt
-            stack.enter_context(self._recorded(run, changes.edits, rows, noted))
+            stack.enter_context(
+                recorded_steps(
+                    self.module,
+                    self.modules,
+                    lambda count: [slice(rows if count > 1 else 0, count)],
+                    changes.edits,
+                    run.stream,
+                    run.logits,
+                    None if changes.any else note,
+                )
+            )
             stack.enter_context(self._routed_by(changes.router_inputs))
             if parts:
-                stack.enter_context(
-                    recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
-                )
+                visits = keeping_visits(self.modules, self.parts, parts, run.parts)
+                kept = visited(self.module, self.modules, self.parts, visits, rows)
+                stack.enter_context(kept)
             if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
@@ -400,30 +424,35 @@ class ReferenceModel:
         number = len(self.edited) + 1 if edits else 0
         reference = self.others.reference.along(prompt, tokens, steps, number)
         generation = (prompt, tokens, self.others.reference.number(number))
-        if reference is None or not self.others.tried.may(generation, self.member.dtype):
+        whole = self.member.dtype is torch.float32  # may try an untested generation
+        if reference is None or not self.others.agrees.get(generation, whole):
             return None
         ids = torch.tensor([prompt + tokens], device=self.module.device)
         inputs, mask, before = self._batch(ids)
-        rows = at_once.rows_of(len(prompt), steps, before)
+        rows = rows_of(len(prompt), steps, before)
         last = {"logits_to_keep": steps} if self._last else {}
-        with ExitStack() as stack:
-            recording = at_once.recorded(self.module, self.modules, rows, edits or {})
-            streams, logits = stack.enter_context(recording)
-            stack.enter_context(exchanged(self._forwards))
+        run = PromptRun(ids=ids[0, : len(prompt)], at_once=True)
+        recording = recorded_steps(
+            self.module, self.modules, lambda _: rows, edits or {}, run.stream, run.logits
+        )
+        with recording, exchanged(self._forwards):
             if self.member.pad:  # `generate` computes the positions of padded rows
                 last |= {"max_new_tokens": 1, "do_sample": False}
                 self.module.generate(input_ids=inputs, attention_mask=mask, **last)
             else:
                 self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **last)
-        if len(logits) < steps:  # such a model's `generate` decides itself how many logits to keep
+        if len(run.logits) < steps:  # this model's `generate` decides itself how many it keeps
             return None
-        if self.member.dtype is torch.float32 and not self.others.tried.note(
-            generation, logits, reference.logits
-        ):
+        if whole:
+            pairs = zip(run.logits, reference.logits, strict=True)
+            far = max(relative(own, other) for own, other in pairs)
+            self.others.agrees[generation] = far <= self.others.allowed
+        if not self.others.agrees[generation]:
             return None
-        chosen = [*forced[:steps], *(int(row.argmax()) for row in logits[len(forced[:steps]) :])]
-        taken = [torch.tensor([token], device=inputs.device) for token in chosen]
-        return PromptRun(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
+        free = (int(row.argmax()) for row in run.logits[len(forced[:steps]) :])
+        for token in (*forced[:steps], *free):
+            run.tokens.append(torch.tensor([token], device=inputs.device))
+        return run
 
     def along(
         self, prompt: Sequence[int], tokens: Sequence[int], steps: int, number: int = 0
@@ -494,65 +523,14 @@ class ReferenceModel:
         inputs = torch.cat([torch.cat([padding, ids], dim=1), neighbour])
         return inputs, torch.cat([mask, torch.ones_like(neighbour)]), self.member.pad
 
-    @contextmanager
-    def _routed_by(self, inputs: Mapping[int, Tensor]) -> Iterator[None]:
+    def _routed_by(self, inputs: Mapping[int, Tensor]) -> AbstractContextManager[None]:
         """Replace the input of these layers' routers, for every token."""
 
         def replacing(value: Tensor) -> Callable[..., Any]:
             return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
 
-        handles = [
+        return hooked(
             router.register_forward_pre_hook(replacing(inputs[index]))
             for router, index in self.layer_of.items()
             if index in inputs
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
-    def _recorded(
-        self, run: PromptRun, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
-    ) -> Iterator[None]:
-        """Edit and record the stream after every layer, and the logits. For the prompt `noted`,
-        also store the layers' outputs for reuse.
-        """
-
-        def begin(module: Any, args: Any, kwargs: Any) -> None:
-            run.stream.append({})
-
-        def layer_hook(index: int) -> Callable[..., Any]:
-            def hook(module: Any, args: Any, output: Any) -> Any:
-                whole = output[0] if isinstance(output, tuple) else output
-                first = padding if whole.shape[1] > 1 else 0
-                stream = whole[0, first:]
-                if index in edits:
-                    stream = edits[index](stream, run.stream[-1])
-                    rows = torch.cat([whole[0, :first], stream.to(whole.dtype)])
-                    whole = torch.cat([rows[None], whole[1:]])
-                    output = (whole, *output[1:]) if isinstance(output, tuple) else whole
-                run.stream[-1][index] = kept = stream.clone()
-                if noted is not None and len(run.stream) == 1:
-                    self._known.note(noted, index, whole.clone() if padding else kept[None], output)
-                return output
-
-            return hook
-
-        def end(module: Any, args: Any, output: Any) -> None:
-            run.logits.append(output.logits[0, -1].clone())
-
-        handles = [
-            self.module.register_forward_pre_hook(begin, with_kwargs=True),
-            self.module.register_forward_hook(end),
-            *(
-                layer.register_forward_hook(layer_hook(index))
-                for index, layer in enumerate(self.modules)
-            ),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.tree import follow
+from conformance.engines.tree import follow, hooked
 from conformance.engines.user_trace.sequences import ENTRY, entering
 from conformance.records import Site
 
@@ -25,6 +25,9 @@ BYTES = 192 << 20
 
 #: The placeholder in a key for the sequence's number.
 _SEQUENCE = "#"
+
+#: What was seen of a trace, by site.
+Sites = Mapping[Site, Tensor]
 
 #: The relative distance of a stream's row from the clean run above which a write is assumed.
 _WRITTEN = 1e-3
@@ -44,15 +47,16 @@ def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, 
     a layer are kept.
     """
     found: dict[str, Tensor] = {}
-    sequences = _tokens(seen)
+    sites = {Site.parse(key): value for key, value in seen.items()}
+    sequences = _tokens(sites)
     first: dict[tuple[tuple[int, ...], ...], int] = {}
     for sequence, steps in sequences.items():
         if first.setdefault(_known_by(steps), sequence) == sequence:
             _add(found, _forward(module, path, steps), sequence)
     for sequence, steps in sequences.items():
-        streams = _streams(seen, sequence, steps)
-        if streams and _wrote(seen, found, sequence, first[_known_by(steps)]):
-            entry = _joined(seen, ENTRY, sequence, steps).get(None)
+        streams = _joined(sites, "stream", sequence, steps)
+        if streams and _wrote(sites, found, sequence, first[_known_by(steps)]):
+            entry = _joined(sites, ENTRY, sequence, steps).get(None)
             _add(found, _forward(module, path, steps, streams, entry), sequence)
     return found
 
@@ -69,21 +73,12 @@ def _add(found: dict[str, Tensor], values: Mapping[str, Tensor], sequence: int) 
             found[key.replace(_SEQUENCE, str(sequence))] = value
 
 
-def _streams(
-    seen: Mapping[str, Tensor], sequence: int, steps: list[list[int]]
-) -> dict[int, Tensor]:
-    """Return the stream that the trace left after each layer, [tokens of all steps, width]."""
-    found = _joined(seen, "stream", sequence, steps)
-    return {layer: rows for layer, rows in found.items() if layer is not None}
-
-
 def _joined(
-    seen: Mapping[str, Tensor], name: str, sequence: int, steps: list[list[int]]
+    seen: Sites, name: str, sequence: int, steps: list[list[int]]
 ) -> dict[int | None, Tensor]:
     """Return what was seen under `name` in all steps of a sequence, by layer, [tokens, width]."""
     rows: dict[int | None, dict[int, Tensor]] = {}
-    for key, value in seen.items():
-        site = Site.parse(key)
+    for site, value in seen.items():
         if (site.name, site.prompt) == (name, sequence):
             rows.setdefault(site.layer, {})[site.step] = value
     return {
@@ -93,14 +88,11 @@ def _joined(
     }
 
 
-def _wrote(
-    seen: Mapping[str, Tensor], clean: Mapping[str, Tensor], sequence: int, alike: int
-) -> bool:
+def _wrote(seen: Sites, clean: Mapping[str, Tensor], sequence: int, alike: int) -> bool:
     """Return whether the trace changed the stream after a layer of this sequence. The clean stream
     was computed under the number `alike`.
     """
-    for name, left in seen.items():
-        site = Site.parse(name)
+    for site, left in seen.items():
         if (site.name, site.prompt) != ("stream", sequence):
             continue
         rows = clean.get(f"clean|{replace(site, prompt=alike)}")
@@ -111,11 +103,10 @@ def _wrote(
     return False
 
 
-def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
+def _tokens(seen: Sites) -> dict[int, list[list[int]]]:
     """Return the ids of each sequence by step, for the steps that were kept."""
     found: dict[int, dict[int, list[int]]] = {}
-    for name, ids in seen.items():
-        site = Site.parse(name)
+    for site, ids in seen.items():
         if site.name == "ids":
             found.setdefault(site.prompt, {})[site.step] = ids.tolist()
     return {
@@ -134,7 +125,7 @@ class _Notes:
     path: str
     parts: list[slice]
     layers: Mapping[Module, int]
-    left: Mapping[int, Tensor] | None
+    left: Mapping[int | None, Tensor] | None
     entry: Tensor | None
     found: dict[str, Tensor] = field(default_factory=dict)
 
@@ -171,7 +162,7 @@ def _forward(
     module: Any,
     path: str,
     steps: list[list[int]],
-    left: Mapping[int, Tensor] | None = None,
+    left: Mapping[int | None, Tensor] | None = None,
     entry: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return what one forward over all tokens computes. Keys hold a placeholder for the number."""
@@ -184,13 +175,9 @@ def _forward(
         if name
     ]
     handles.append(next(iter(layers)).register_forward_pre_hook(notes.enter, with_kwargs=True))
-    try:
-        with torch.no_grad():
-            output = module(input_ids=ids[None].to(module.device), use_cache=False)
-        notes.module("", "logits", output.logits)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), torch.no_grad():
+        output = module(input_ids=ids[None].to(module.device), use_cache=False)
+    notes.module("", "logits", output.logits)
     return notes.found
 
 

@@ -8,12 +8,13 @@ be off.
 from __future__ import annotations
 
 import json
-from collections.abc import KeysView, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, KeysView, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from nnsight.intervention.source import STATE
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -21,10 +22,10 @@ from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import CALLED
 from conformance.engines.hf import HFEngine
 from conformance.engines.reference.ensemble import score_caps
+from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.traced import Probe
 from conformance.engines.tree import follow
 from conformance.engines.user_trace import catalogue, sequences, user_file
-from conformance.engines.user_trace.ways import REFERENCE_RUN, WAYS, Way, computing
 from conformance.records import Case, Group, Job, Precision, Site, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
@@ -32,6 +33,26 @@ from conformance.store import GroupFolder, event_log
 
 #: The layouts of transformers' layers: a batch of rows, or a tuple that begins with one.
 BATCHED = ("batched", "tuple_batched")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One baseline run: its attention, sums in halves (`split`), and fewer roundings (`fused`)."""
+
+    name: str
+    attention: str = "eager"
+    split: bool = False
+    fused: bool = False
+
+
+REFERENCE_RUN = Way("truth")
+WAYS = (
+    Way("eager"),
+    Way("split", split=True),
+    Way("sdpa", "sdpa"),
+    Way("fused", "sdpa", fused=True),
+    Way("fused_split", "sdpa", split=True, fused=True),
+)
 
 
 class CheckedHF:
@@ -149,7 +170,6 @@ class CheckedHF:
         return kept < user_file.KEPT_BYTES and self.unchanged()
 
     def unchanged(self) -> bool:
-        """Return whether the probe prompt's stream is what it was when the model was loaded."""
         return all(
             torch.equal(*pair)
             for precision, engine in self.engines.items()
@@ -170,6 +190,39 @@ class CheckedHF:
 
     def close(self) -> None:
         pass
+
+
+@contextmanager
+def computing(module: Any, way: Way) -> Iterator[None]:
+    """Make the model compute as in this baseline run inside the with block."""
+    if module.config._attn_implementation != way.attention:
+        module.set_attn_implementation(way.attention)
+    with _below_nnsight(other_forwards(module, split=way.split, fused=way.fused)):
+        yield
+
+
+@contextmanager
+def _below_nnsight(forwards: Forwards) -> Iterator[None]:
+    """Make modules compute with these forwards between the input and output that nnsight shows to a
+    trace, so that writes to either take effect.
+
+    A module whose operations a trace reads (`.source`) keeps its own forward, since nnsight
+    replaces this one with it.
+    """
+    states = [(child.__dict__[STATE], forward) for child, forward in forwards.items()]
+    before = [(state.body, state.sourced, state.compiled) for state, _ in states]
+    for state, forward in states:
+        state.body, state.sourced, state.compiled = _body(forward), False, None
+    try:
+        yield
+    finally:  # a function that fails in this run is called again in another
+        for (state, _), own in zip(states, before, strict=True):
+            state.body, state.sourced, state.compiled = own
+
+
+def _body(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward that drops the module, which nnsight passes as the first argument."""
+    return lambda _, *args, **kwargs: forward(*args, **kwargs)
 
 
 def own_end(job: Job) -> Any:

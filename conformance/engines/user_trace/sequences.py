@@ -20,7 +20,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.tree import follow
+from conformance.engines.tree import follow, hooked
 from conformance.engines.vllm.inside.worker_rpc import identity
 from conformance.records import Site
 from conformance.residual_stream import LAYOUTS
@@ -115,11 +115,8 @@ def on_transformers(module: Module, layers: Mapping[int, Module]) -> Iterator[Se
         if not index:
             handles.append(layer.register_forward_pre_hook(batches.enter, with_kwargs=True))
         handles.append(layer.register_forward_hook(partial(batches.after, index)))
-    try:
+    with hooked(handles):
         yield batches.seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def begin_on_vllm(worker: Any, path: str, layout: str) -> None:

@@ -157,19 +157,15 @@ def call(
     the path to each value in what the function returned.
     """
     names = list(inspect.signature(function).parameters)[1:2]
+    calls: list[list[Any]] = [[list(prompts)] if names else []]
+    if names == ["prompt"]:
+        calls = [[prompt] for prompt in prompts]
     found: dict[str, Tensor] = {}
     called = {} if called is None else called
-    if names == ["prompt"]:
-        for index, prompt in enumerate(prompts):
-            found |= _flat(_seeded(function, model, prompt), index, called)
-        return found
-    arguments = [list(prompts)] if names else []
-    return _flat(_seeded(function, model, *arguments), 0, called)
-
-
-def _seeded(function: Function, *arguments: Any) -> Any:
-    torch.manual_seed(SEED)
-    return function(*arguments)
+    for index, arguments in enumerate(calls):
+        torch.manual_seed(SEED)
+        found |= _flat(function(model, *arguments), index, called)
+    return found
 
 
 def _flat(values: Any, prompt: int, called: dict[str, str]) -> dict[str, Tensor]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
 
-from conformance.check.search.candidates import propose
+from conformance.check.search.candidates import _candidate, changes, propose
 from conformance.check.search.change import Clues
+from conformance.check.search.program import ParsedFile
 from conformance.check.values.known_values import ValuePlace
 
 HF = """\
@@ -24,221 +26,153 @@ def hf(model):
 
 """
 
-LAYER, EMBEDDING = "model.model.layers[2]", "model.model.embed_tokens"
-NORM = "layers[at].norm.output"
-
-PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
-
 
 def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_tokens=1)") -> str:
     body = "\n".join(f"        {line}" for line in lines)
     return f'{HF}def vllm(model):\n    with {opening}:\n{body}\n    return {{"hidden": hidden}}\n'
 
 
+def value(rewrite: str, before: str, after: str, *above: str, **clues: Any) -> tuple[Any, ...]:
+    """A value that is saved before and after a rewrite, below the same lines."""
+    return (
+        rewrite,
+        [*above, f"hidden = {before}.save()"],
+        [*above, f"hidden = {after}.save()"],
+        Clues(**clues),
+    )
+
+
+def lines(rewrite: str, before: str, after: str, *above: str, **clues: Any) -> tuple[Any, ...]:
+    """Lines before and after a rewrite, below the same lines."""
+    texts = ([*above, *text.split("\n")] for text in (before, after))
+    return (rewrite, *texts, Clues(**clues))
+
+
+LAYER, EMBEDDING = "model.model.layers[2]", "model.model.embed_tokens"
+NORM = "layers[at].norm.output"
+PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
+WIDTHS = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
+ATTENTION = "model.model.layers[1].self_attn"
+OUT = "model.model.layers[1].output"
+BOTH = f"{LAYER}.output[0] + {LAYER}.output[1]"
+GATE = f"{LAYER}.mlp.gate_up_proj.output[0].chunk(2, dim=-1)[0]"
+SCALE = f"{EMBEDDING}.output.shape[-1] ** 0.5"
+
+
 @pytest.mark.parametrize(
     ("rewrite", "before", "after", "clues"),
     [
-        (
-            "take_another_tensor",
-            ["hidden = model.model.layers[2].output[0][-1].clone().save()"],
-            [f"hidden = ({LAYER}.output[0] + {LAYER}.output[1])[-1].clone().save()"],
-            Clues(dual=True),
-        ),
-        (
+        value("take_another_tensor", f"{LAYER}.output[0][-1]", f"({BOTH})[-1]", dual=True),
+        lines(
             "put_back_sum",
-            [
-                f"stream = {LAYER}.output[0] + {LAYER}.output[1]",
-                "ablate_(stream, direction)",
-                "hidden = stream.save()",
-            ],
-            [
-                f"stream = {LAYER}.output[0] + {LAYER}.output[1]",
-                "ablate_(stream, direction)",
-                f"{LAYER}.output = (stream, stream * 0)",
-                "hidden = stream.save()",
-            ],
-            Clues(dual=True),
+            "ablate_(stream, direction)",
+            f"ablate_(stream, direction)\n{LAYER}.output = (stream, stream * 0)",
+            f"stream = {BOTH}",
+            dual=True,
         ),
-        (
+        lines(
             "take_another_tensor",
-            [f"hidden = {NORM}[0]"],
-            [f"hidden = ({NORM}[0] if isinstance({NORM}, tuple) else {NORM})"],
-            Clues(dual=True),
+            f"hidden = {NORM}[0]",
+            f"hidden = ({NORM}[0] if isinstance({NORM}, tuple) else {NORM})",
+            dual=True,
         ),
-        (
-            "take_another_tensor",
-            ["hidden = model.model.layers[2].self_attn.output[0][:, -1].save()"],
-            ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
-            Clues(),
-        ),
-        (
+        value("take_another_tensor", f"{ATTENTION}.output[0][:, -1]", f"{ATTENTION}.output[-1]"),
+        lines(
             "fill_inside",
-            [
-                "track = torch.zeros(len(LAYERS))",
-                "track[0] = model.model.layers[2].output[0][0, 0]",
-            ],
-            [
-                "track = torch.zeros(len(LAYERS)).save()",
-                "track[0] = model.model.layers[2].output[0][0, 0]",
-            ],
-            Clues(),
+            f"track = torch.zeros(len(LAYERS))\ntrack[0] = {LAYER}.output[0][0, 0]",
+            f"track = torch.zeros(len(LAYERS)).save()\ntrack[0] = {LAYER}.output[0][0, 0]",
         ),
-        (
+        value(
             "take_engine_layers",
-            ["hidden = model.gpt_neox.layers[2].output[0].save()"],
-            ["hidden = model.model.layers[2].output[0].save()"],
-            Clues(layers="model.layers"),
+            "model.gpt_neox.layers[2].output[0]",
+            f"{LAYER}.output[0]",
+            layers="model.layers",
         ),
-        (
+        value(
             "take_another_part",
-            ["hidden = model.model.layers[1].mlp.output[-1].save()"],
-            ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
-            Clues(meant=(ValuePlace(2, "self_attn", "output"),), modules=PARTS),
+            "model.model.layers[1].mlp.output[-1]",
+            f"{LAYER}.self_attn.output[-1]",
+            meant=(ValuePlace(2, "self_attn", "output"),),
+            modules=PARTS,
         ),
-        (
-            "take_another_index",
-            ["hidden = model.model.layers[n + 1].mlp.output.save()"],
-            ["hidden = model.model.layers[n].mlp.output.save()"],
-            Clues(),
-        ),
-        (
-            "take_another_index",
-            ["hidden = fused.view(4, 3, 8)[..., 0, :].save()"],
-            ["hidden = fused.view(4, 3, 8)[..., 1, :].save()"],
-            Clues(),
-        ),
-        (
+        value("take_another_index", "model.layers[n + 1].mlp.output", "model.layers[n].mlp.output"),
+        value("take_another_index", "f.view(4, 3, 8)[..., 0, :]", "f.view(4, 3, 8)[..., 1, :]"),
+        value(
             "take_other_columns",
-            ["fused = block.qkv_proj.output[0]", "hidden = fused[:, q : q + w].clone().save()"],
-            ["fused = block.qkv_proj.output[0]", "hidden = fused[:, 12:16].clone().save()"],
-            Clues(widths={"q_proj": 8, "k_proj": 4, "v_proj": 4}),
+            "fused[:, q : q + w].clone()",
+            "fused[:, 12:16].clone()",
+            "fused = block.qkv_proj.output[0]",
+            widths=WIDTHS,
         ),
-        (
-            "drop_batch_index",
-            ["h = read(model)", "hidden = h[:, -1].save()"],
-            ["h = read(model)", "hidden = h[-1].save()"],
-            Clues(),
-        ),
-        (
-            "shift_axis",
-            ["hidden = h.mean(dim=1).save()"],
-            ["hidden = h.mean(dim=0).save()"],
-            Clues(),
-        ),
-        (
-            "leave_axis",
-            ["hidden = h.squeeze(0)[-1].save()"],
-            ["hidden = h[-1].save()"],
-            Clues(),
-        ),
-        (
-            "read_logits",
-            ["hidden = model.lm_head.output[:, -1].save()"],
-            ["hidden = model.logits.save()"],
-            Clues(),
-        ),
-        (
-            "multiply_by_head",
-            ["hidden = model.lm_head(h).save()"],
-            ["hidden = (h @ model.lm_head.weight.T).save()"],
-            Clues(),
-        ),
-        (
+        value("drop_batch_index", "h[:, -1]", "h[-1]", "h = read(model)"),
+        value("shift_axis", "h.mean(dim=1)", "h.mean(dim=0)"),
+        value("leave_axis", "h.squeeze(0)[-1]", "h[-1]"),
+        value("read_logits", "model.lm_head.output[:, -1]", "model.logits"),
+        value("multiply_by_head", "model.lm_head(h)", "(h @ model.lm_head.weight.T)"),
+        value(
             "split_joined_projections",
-            ["hidden = model.model.layers[1].self_attn.k_proj.output[0].save()"],
-            ["hidden = model.model.layers[1].self_attn.qkv_proj.output[0][:, 64:96].save()"],
-            Clues(widths={"q_proj": 64, "k_proj": 32, "v_proj": 32}),
+            f"{ATTENTION}.k_proj.output[0]",
+            f"{ATTENTION}.qkv_proj.output[0][:, 8:12]",
+            widths=WIDTHS,
         ),
-        (
+        lines(
             "write_both_tensors",
-            ["model.model.layers[1].output[0][-1] = donor"],
-            [
-                "model.model.layers[1].output[0][-1] = donor",
-                "model.model.layers[1].output[1][-1] = 0",
-            ],
-            Clues(),
+            f"{OUT}[0][-1] = donor",
+            f"{OUT}[0][-1] = donor\n{OUT}[1][-1] = 0",
         ),
-        (
+        lines(
             "write_both_tensors",
-            ["model.model.layers[1].output[0][:] *= 0.5"],
-            [
-                "model.model.layers[1].output[0][:] *= 0.5",
-                "model.model.layers[1].output[1][:] *= 0.5",
-            ],
-            Clues(),
+            f"{OUT}[0][:] *= 0.5",
+            f"{OUT}[0][:] *= 0.5\n{OUT}[1][:] *= 0.5",
         ),
-        (
-            "write_both_tensors",
-            ["model.model.layers[1].output = donor"],
-            ["model.model.layers[1].output = (donor, donor * 0)"],
-            Clues(),
-        ),
-        (
+        lines("write_both_tensors", f"{OUT} = donor", f"{OUT} = (donor, donor * 0)"),
+        lines(
             "change_no_copy",
-            ["h = layer.output.clone()", "h[-1] = donor"],
-            ["h = layer.output", "h[-1] = donor"],
-            Clues(),
+            "h = layer.output.clone()\nh[-1] = donor",
+            "h = layer.output\nh[-1] = donor",
         ),
-        (
-            "write_into_tensor",
-            ["a, b = layer.output", "a = a - v"],
-            ["a, b = layer.output", "a[:] = a - v"],
-            Clues(),
-        ),
-        (
-            "copy_kept",
-            ["hidden = layer.output[0].save()"],
-            ["hidden = layer.output[0].clone().save()"],
-            Clues(),
-        ),
-        (
+        lines("write_into_tensor", "a = a - v", "a[:] = a - v", "a, b = layer.output"),
+        value("copy_kept", "layer.output[0]", "layer.output[0].clone()"),
+        lines(
             "save_used",
-            ["hidden = layer.output[0].clone()"],
-            ["hidden = layer.output[0].clone().save()"],
-            Clues(),
+            "hidden = layer.output[0].clone()",
+            "hidden = layer.output[0].clone().save()",
         ),
-        (
+        value(
             "compute_logits",
-            ["hidden = model.logits.save()"],
-            ["hidden = (model.model.norm.output[0] @ model.lm_head.weight.T).save()"],
-            Clues(norms=("model.norm",)),
+            "model.logits",
+            "(model.model.norm.output[0] @ model.lm_head.weight.T)",
+            norms=("model.norm",),
         ),
-        (
+        lines(
             "swap_statements",
-            ["h = h * 0", "hidden = h.save()"],
-            ["hidden = h.save()", "h = h * 0"],
-            Clues(),
+            "h = h * 0\nhidden = h.save()",
+            "hidden = h.save()\nh = h * 0",
         ),
-        (
+        value(
             "take_another_tensor",
-            ["hidden = model.model.layers[2].input[-1].save()"],
-            ["hidden = sum(model.model.layers[2].input_layernorm.inputs[0])[-1].save()"],
-            Clues(modules=("input_layernorm", "mlp")),
+            f"{LAYER}.input[-1]",
+            f"sum({LAYER}.input_layernorm.inputs[0])[-1]",
+            modules=("input_layernorm", "mlp"),
         ),
-        (
+        value(
             "compute_activation",
-            [f"mlp = {LAYER}.mlp", "hidden = mlp.act_fn.output[0].save()"],
-            [
-                f"mlp = {LAYER}.mlp",
-                f"hidden = F.silu({LAYER}.mlp.gate_up_proj.output[0].chunk(2, dim=-1)[0]).save()",
-            ],
-            Clues(widths={"gate_proj": 8, "up_proj": 8}),
+            "mlp.act_fn.output[0]",
+            f"F.silu({GATE})",
+            f"mlp = {LAYER}.mlp",
+            widths={"gate_proj": 8, "up_proj": 8},
         ),
-        (
+        value(
             "scale_embedding",
-            [f"hidden = {EMBEDDING}.output[-1].save()"],
-            [
-                f"hidden = ({EMBEDDING}.output[-1] * {EMBEDDING}.output.shape[-1] ** 0.5).save()",
-            ],
-            Clues(embedding="model.embed_tokens"),
+            f"{EMBEDDING}.output[-1]",
+            f"({EMBEDDING}.output[-1] * {SCALE})",
+            embedding="model.embed_tokens",
         ),
-        (
+        lines(
             "scale_embedding",
-            [f"{EMBEDDING}.output[0] += v"],
-            [
-                f"{EMBEDDING}.output[0] += (v) / {EMBEDDING}.output.shape[-1] ** 0.5",
-            ],
-            Clues(embedding="model.embed_tokens"),
+            f"{EMBEDDING}.output[0] += v",
+            f"{EMBEDDING}.output[0] += (v) / {SCALE}",
+            embedding="model.embed_tokens",
         ),
     ],
 )
@@ -249,9 +183,6 @@ def test_the_right_version_is_among_what_a_rewrite_proposes(rewrite, before, aft
 
 def proposed(text, clues):
     """All candidates, each under every rewrite that makes it."""
-    from conformance.check.search.candidates import _candidate, changes
-    from conformance.check.search.program import ParsedFile
-
     program = ParsedFile(text, "vllm")
     for name, change in changes(program, clues):
         candidate = _candidate(program, name, change, clues)

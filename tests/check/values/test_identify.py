@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from conformance.check.values.divergence import written
-from conformance.check.values.identify import identify
-from conformance.check.values.known_values import Known, catalogue
+from conformance.check.values.known_values import Known, catalogue, identify
 
 TOKENS, WIDTH, LAYERS = 5, 16, 3
 

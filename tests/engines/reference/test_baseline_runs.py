@@ -7,60 +7,26 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-
-from conformance.engines.reference.ensemble import (  # noqa: E402
-    EnsembleMember,
-    members,
+from conformance.engines.reference.ensemble import EnsembleMember, members
+from conformance.engines.reference.expert_choice import routers
+from conformance.engines.reference.forwards import (
+    in_halves,
+    is_experts,
     other_forwards,
+    rms_norm,
+    rounded_once,
 )
-from conformance.engines.reference.experts import in_halves, is_experts, rounded_once  # noqa: E402
-from conformance.engines.reference.fused import rms_norm  # noqa: E402
-from conformance.engines.reference.model import ReferenceModel  # noqa: E402
-from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
-from conformance.engines.reference.routing import routers  # noqa: E402
-from conformance.generated_tokens import in_precision  # noqa: E402
-from conformance.judge.reference import FEWEST_BASELINE_RUNS  # noqa: E402
-from conformance.records import Precision  # noqa: E402
-
-SIZES: dict[str, dict[str, Any]] = {
-    "mixtral": {"intermediate_size": 24, "num_local_experts": 4, "num_key_value_heads": 2},
-    "qwen3_moe": {
-        "moe_intermediate_size": 24,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-    },
-    "gpt_oss": {
-        "intermediate_size": 24,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    },
-}
+from conformance.engines.reference.model import ReferenceModel
+from conformance.engines.tree import exchanged
+from conformance.generated_tokens import in_precision
+from conformance.judge.reference import FEWEST_BASELINE_RUNS
+from conformance.records import Precision
+from tests.engines import tiny
 
 #: Norms that multiply with their weight, and norms that multiply with one more.
 NORMED = {"llama": 0.0, "gemma2": 1.0, "qwen3_next": 1.0}
-
-
-def built(architecture: str) -> Any:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        initializer_range=0.3,
-        pad_token_id=0,
-        **SIZES[architecture],
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    for value in model.parameters():
-        if value.ndim < 3:
-            value.data.add_(torch.randn_like(value), alpha=0.1)
-    return model.float().eval()
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -68,9 +34,9 @@ def logits(model: Any) -> torch.Tensor:
         return model(torch.arange(1, 9)[None]).logits[0]
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=tiny.WITH_EXPERTS)
 def model(request: Any) -> Any:
-    return built(request.param)
+    return tiny.build(request.param, 2, rough=True)
 
 
 def experts(model: Any) -> list[Any]:

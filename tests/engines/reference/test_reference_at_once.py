@@ -5,66 +5,31 @@ does, and is left where a definition makes another thing of it.
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+from conformance.engines.reference.at_once import rows_of
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members
+from conformance.engines.reference.model import Others, ReferenceModel
+from conformance.engines.tree import hooked, layer_path
+from conformance.generated_tokens import in_precision
+from conformance.records import Precision
+from tests.engines import tiny
 
-from conformance.engines.reference.at_once import TestedGenerations, rows_of  # noqa: E402
-from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members  # noqa: E402
-from conformance.engines.reference.model import Others, ReferenceModel  # noqa: E402
-from conformance.engines.tree import layer_path  # noqa: E402
-from conformance.generated_tokens import in_precision  # noqa: E402
-from conformance.records import Precision  # noqa: E402
-
-SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "gpt2": {},
-    "bloom": {},
-    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "mamba2": {"head_dim": 8, "num_heads": 8, "state_size": 8},
-    "qwen3_moe": {
-        "moe_intermediate_size": 24,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-    },
-}
+FAMILIES = ("llama", "gpt2", "bloom", "gemma2", "mamba2", "qwen3_moe")
 #: Its rotary frequencies are those of the longest sequence so far: of another for each step.
 DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
-LAYERS, WIDTH, STEPS, PROMPT, ALLOWED = 3, 32, 5, "ten words or so", 1e-5
+LAYERS, STEPS, PROMPT, ALLOWED = 3, 5, "ten words or so", 1e-5
+QUICK = EnsembleMember("way", torch.float32, "eager", at_once=True)
 #: As the judge has it: a hundred times what other orders of addition lose (docs/numerics.md).
-NEAR = 100 * 2.0**-24 * (WIDTH * LAYERS) ** 0.5
-
-
-def built(architecture: str, **more: Any) -> Any:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40,
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        initializer_range=0.3,
-        pad_token_id=0,
-        **SIZES[architecture],
-        **more,
-    )
-    module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    module.generation_config.pad_token_id = 0
-    module.generation_config.eos_token_id = None
-    return module.float().eval()
-
-
-def tokenized(text: str) -> Any:
-    return SimpleNamespace(input_ids=[1 + ord(letter) % 39 for letter in text])
+NEAR = 100 * 2.0**-24 * (tiny.WIDTH * LAYERS) ** 0.5
 
 
 def of(module: Any, member: EnsembleMember, others: Others | None = None) -> ReferenceModel:
     path = layer_path(module, LAYERS)
-    model = ReferenceModel(module.to(member.dtype), tokenized, member, path, (), others)
+    model = ReferenceModel(module.to(member.dtype), tiny.tokenized, member, path, (), others)
     model.prompts = (PROMPT,)
     return model
 
@@ -73,7 +38,7 @@ def with_reference(module: Any) -> tuple[Others, tuple[int, ...]]:
     """What others have of the reference, after its run, and the tokens of this."""
     reference = of(module, REFERENCE_RUN)
     tokens = tuple(int(token) for token in reference.run(PROMPT, steps=STEPS).tokens)
-    return Others(reference, TestedGenerations(ALLOWED)), tokens
+    return Others(reference, ALLOWED), tokens
 
 
 def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> Any:
@@ -101,31 +66,15 @@ def assert_near_run(run: Any, slow: Any) -> None:
 
 def test_a_model_whose_generate_keeps_one_row_of_logits_goes_step_by_step() -> None:
     """Like Falcon-H1, whatever it is asked to keep."""
-    module = built("llama")
+    module = tiny.build("llama")
     prepare = module.prepare_inputs_for_generation
     module.prepare_inputs_for_generation = lambda *args, **kwargs: (
         prepare(*args, **kwargs) | {"logits_to_keep": 1}
     )
     others, tokens = with_reference(module)
-    way = EnsembleMember("way", torch.float32, "eager", pad=3)
-    run = held(of(module, replace(way, at_once=True), others), tokens)
+    run = held(of(module, replace(QUICK, pad=3), others), tokens)
     assert not run.at_once
-    assert_near_run(run, held(of(module, way, others), tokens))
-
-
-@pytest.mark.parametrize("pad", [0, 3])
-@pytest.mark.parametrize("architecture", SIZES)
-def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
-    module = built(architecture)
-    others, tokens = with_reference(module)
-    way = EnsembleMember("way", torch.float32, "eager", pad=pad)
-    run = held(of(module, replace(way, at_once=True), others), tokens)
-    slow = held(of(module, way, others), tokens)
-    assert run.at_once
-    assert not slow.at_once
-    assert [int(token) for token in run.tokens] == list(tokens)
-    assert run.ids.tolist() == slow.ids.tolist()
-    assert_near_run(run, slow)
+    assert_near_run(run, others.reference.run(PROMPT, steps=STEPS))
 
 
 def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -> Any:
@@ -135,24 +84,28 @@ def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -
 
 
 @pytest.mark.parametrize("pad", [0, 3])
-@pytest.mark.parametrize("architecture", SIZES)
-def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
-    """Two of them in one case: each is compared with the reference's of the same number."""
-    module = built(architecture)
-    others, _ = with_reference(module)
-    way = EnsembleMember("way", torch.float32, "eager", pad=pad)
-    quick, slow = of(module, replace(way, at_once=True), others), of(module, way, others)
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
+    """Also two edited runs of one case: each is compared with the reference's of its number."""
+    module = tiny.build(architecture)
+    others, tokens = with_reference(module)
+    way = replace(QUICK, pad=pad)
+    quick, slow = of(module, way, others), of(module, replace(way, at_once=False), others)
+    run, other = held(quick, tokens), held(slow, tokens)
+    assert (run.at_once, other.at_once) == (True, False)
+    assert [int(token) for token in run.tokens] == list(tokens)
+    assert run.ids.tolist() == other.ids.tolist()
+    assert_near_run(run, other)
     for scale in (2.0, -0.5):
         others.reference.forced = ()
         tokens = tuple(int(token) for token in edited(others.reference, (), scale).tokens)
         run, other = edited(quick, tokens, scale), edited(slow, tokens, scale)
-        assert run.at_once
-        assert not other.at_once
+        assert (run.at_once, other.at_once) == (True, False)
         assert_near_run(run, other)
 
 
 def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     others, _ = with_reference(module)
     calls: list[int] = []
 
@@ -163,14 +116,14 @@ def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
     edits = {1: counting}
     tokens = tuple(int(t) for t in others.reference.run(PROMPT, edits=edits, steps=STEPS).tokens)
     calls.append(0)  # as somebody else's run would have left it
-    quick = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
+    quick = of(module, QUICK, others)
     quick.forced = (tokens,)
     assert not quick.run(PROMPT, edits=edits, steps=STEPS).at_once
 
 
 def test_the_references_edited_runs_have_numbers_of_their_own_in_each_case() -> None:
     """What was tried of one case's says nothing of the next one's, of the same tokens."""
-    others, tokens = with_reference(built("llama"))
+    others, tokens = with_reference(tiny.build("llama"))
     reference = others.reference
     edited(reference, tokens)
     first = reference.number(1)
@@ -180,12 +133,11 @@ def test_the_references_edited_runs_have_numbers_of_their_own_in_each_case() -> 
 
 
 def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     model = of(module, REFERENCE_RUN)
     forwards: list[int] = []
-    handle = module.register_forward_hook(lambda *_: forwards.append(1))
-    first = {name: model.run(PROMPT, parts=(name,)).parts[0][name] for name in model.readable}
-    handle.remove()
+    with hooked([module.register_forward_hook(lambda *_: forwards.append(1))]):
+        first = {name: model.run(PROMPT, parts=(name,)).parts[0][name] for name in model.readable}
     assert len(forwards) == 1
     assert len(model.readable) > 5
     for name, values in first.items():
@@ -199,55 +151,44 @@ def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
 
 def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
     short = {"max_position_embeddings": len(PROMPT) + 1}
-    module = built("llama", rope_parameters=DYNAMIC, **short)
+    module = tiny.build("llama", rope_parameters=DYNAMIC, **short)
     others, tokens = with_reference(module)
     for dtype in (torch.float32, torch.bfloat16):
-        assert not held(
-            of(module, EnsembleMember("way", dtype, "eager", at_once=True), others), tokens
-        ).at_once
+        assert not held(of(module, replace(QUICK, dtype=dtype), others), tokens).at_once
 
 
 def test_a_bf16_way_waits_for_a_float32_one() -> None:
-    module = built("llama")
+    module = tiny.build("llama")
     others, tokens = with_reference(module)
-    rounded = EnsembleMember("rounded", torch.bfloat16, "eager", at_once=True)
-    whole = EnsembleMember("whole", torch.float32, "eager", at_once=True)
-    assert not held(of(built("llama"), rounded, others), tokens).at_once
-    assert held(of(module, whole, others), tokens).at_once
-    assert held(of(built("llama"), rounded, others), tokens).at_once
+    rounded = replace(QUICK, dtype=torch.bfloat16)
+    assert not held(of(tiny.build("llama"), rounded, others), tokens).at_once
+    assert held(of(module, QUICK, others), tokens).at_once
+    assert held(of(tiny.build("llama"), rounded, others), tokens).at_once
 
 
-def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
-    module = built("llama")
+def test_what_is_not_known_or_changed_and_a_prompt_alone_are_computed_by_themselves() -> None:
+    """Edited runs begin with the bits of a prompt alone."""
+    module = tiny.build("llama")
     others, tokens = with_reference(module)
-    model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
+    model = of(module, QUICK, others)
     assert not held(model, ()).at_once
     assert not held(model, tokens[:1]).at_once
     model.forced = (tokens,)
     changed = model.run(PROMPT, steps=STEPS, edits={1: lambda stream, _: stream * 2})
     assert not changed.at_once
-
-
-def test_a_prompt_alone_is_not_taken_from_a_longer_forward() -> None:
-    """Edited runs begin with its bits."""
-    module = built("llama")
-    others, tokens = with_reference(module)
-    model = of(module, EnsembleMember("way", torch.float32, "eager", at_once=True), others)
     assert held(model, tokens).at_once
     assert not held(model, tokens, steps=1).at_once
     assert held(model, tokens, steps=2).at_once
 
 
 def test_in_each_precision_one_way_takes_each_step_by_itself() -> None:
-    """As engines do: a floor of prompts alone would not be that of a generation."""
+    """As engines do: a floor of prompts alone would not be that of a generation. And float32 ways
+    come before those that wait for them.
+    """
     for sdpa in (True, False):
         for precision in Precision:
             ways = [way for way in members(sdpa=sdpa) if in_precision(way.name, precision)]
             assert {way.at_once for way in ways} == {True, False}
-
-
-def test_float32_ways_come_before_those_that_wait_for_them() -> None:
-    for sdpa in (True, False):
         waiting = [way.dtype for way in members(sdpa=sdpa) if way.at_once]
         assert waiting == sorted(waiting, key=lambda dtype: dtype is torch.bfloat16)
 

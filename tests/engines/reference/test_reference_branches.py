@@ -7,64 +7,39 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.engines.reference.at_once import recorded_steps
+from conformance.engines.reference.branches import Branches, find, observed
+from conformance.engines.reference.model import PromptRun
+from conformance.engines.tree import follow, layer_path
 from conformance.judge.diagnosis.predictions import NoisyRows, Scene
 from conformance.judge.diagnosis.transformations import branches
 from conformance.records import Site
+from tests.engines import tiny
 
-transformers = pytest.importorskip("transformers")
-
-from conformance.engines.reference.branches import Branches, find, observed  # noqa: E402
-from conformance.engines.reference.model import PromptRun  # noqa: E402
-from conformance.engines.tree import follow, layer_path  # noqa: E402
-
-SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "gpt2": {},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "gpt_neox": {"intermediate_size": 48},
-    "phi3": {"intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0},
-    "bloom": {},
-}
+FAMILIES = ("llama", "gemma2", "gpt2", "opt", "gpt_neox", "phi3", "bloom")
 
 
-def built(architecture: str, **sizes: Any) -> tuple[Any, list[Any]]:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, **sizes
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    model = model.float().eval()
+def built(family: str) -> tuple[Any, list[Any]]:
+    model = tiny.build(family)
     return model, list(follow(model, layer_path(model, 3)))
 
 
 def forward(model: Any) -> Any:
     with torch.inference_mode():
-        return model(torch.arange(1, 8)[None])
+        return model(input_ids=torch.arange(1, 8)[None])
 
 
 def recorded(model: Any, layers: list[Any], found: Branches) -> PromptRun:
     run = PromptRun()
-
-    def keep(index: int) -> Any:
-        def hook(module: Any, args: Any, output: Any) -> None:
-            whole = output[0] if isinstance(output, tuple) else output
-            run.stream[-1][index] = whole[0].clone()
-
-        return hook
-
-    run.stream.append({})
-    handles = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(layers)]
-    with found.recorded(model, layers, run.branches):
-        run.logits.append(forward(model).logits[0, -1])
-    for handle in handles:
-        handle.remove()
+    streams = recorded_steps(model, layers, lambda n: [slice(n)], {}, run.stream, run.logits)
+    with streams, found.recorded(model, layers, run.branches):
+        forward(model)
     return run
 
 
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_the_branches_add_up_to_what_the_layer_adds(architecture: str) -> None:
-    model, layers = built(architecture, **SIZES[architecture])
+    model, layers = built(architecture)
     found = find(model, layers, lambda: forward(model))
     run = recorded(model, layers, found)
     before = run.branches[0]["embedding"]
@@ -82,13 +57,13 @@ def test_the_branches_add_up_to_what_the_layer_adds(architecture: str) -> None:
 
 
 def test_no_hook_is_left_behind() -> None:
-    model, layers = built("llama", **SIZES["llama"])
+    model, layers = built("llama")
     recorded(model, layers, find(model, layers, lambda: forward(model)))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_a_layer_with_one_branch_has_none() -> None:
-    model, layers = built("llama", **SIZES["llama"])
+    model, layers = built("llama")
     for layer in layers:
         layer.mlp.forward = torch.zeros_like
         layer.self_attn.register_forward_hook(lambda m, a, out: (2 * out[0], *out[1:]))

@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+from conformance.engines.reference.ensemble import EnsembleMember
+from conformance.engines.reference.known import same, unchanged
+from conformance.engines.reference.model import ReferenceModel
+from conformance.engines.tree import follow, hooked, layer_path
+from tests.engines import tiny
 
-from conformance.engines.reference.ensemble import EnsembleMember  # noqa: E402
-from conformance.engines.reference.known import same, unchanged  # noqa: E402
-from conformance.engines.reference.model import ReferenceModel  # noqa: E402
-from conformance.engines.tree import follow, layer_path  # noqa: E402
-
-SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "gpt2": {},
-    "qwen3_moe": {
-        "moe_intermediate_size": 24,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-    },
-    "mamba2": {"head_dim": 8, "num_heads": 8, "state_size": 8},
-}
+FAMILIES = ("llama", "gemma2", "gpt2", "qwen3_moe", "mamba2")
 LAYERS, LAST, PROMPT = 4, 3, "ten words or so"
 
 
 def reference(architecture: str, pad: int = 0) -> ReferenceModel:
-    torch.manual_seed(3)
-    config = transformers.CONFIG_MAPPING[architecture](
-        vocab_size=40,
-        hidden_size=32,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        initializer_range=0.3,
-        pad_token_id=0,
-        **SIZES[architecture],
-    )
-    module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    module = module.float().eval()
-    module.generation_config.pad_token_id = 0
-    module.generation_config.eos_token_id = None
+    module = tiny.build(architecture, LAYERS)
     member = EnsembleMember("way", torch.float32, "eager", pad=pad)
     path = layer_path(module, LAYERS)
-    return ReferenceModel(module, tokenized, member, path, ())
-
-
-def tokenized(text: str) -> Any:
-    return SimpleNamespace(input_ids=[1 + ord(letter) % 39 for letter in text])
+    return ReferenceModel(module, tiny.tokenized, member, path, ())
 
 
 def begun(model: ReferenceModel, **changes: Any) -> tuple[Any, int]:
@@ -59,17 +29,14 @@ def begun(model: ReferenceModel, **changes: Any) -> tuple[Any, int]:
     computed = []
     layers = follow(model.module, layer_path(model.module, LAYERS))
     inner = [next(layer.children()) for layer in layers]
-    handles = [module.register_forward_hook(lambda *_: computed.append(1)) for module in inner]
-    model.run("warm", edits={0: lambda stream, _: stream})  # it is tried first
-    computed.clear()
-    run = model.run(PROMPT, **changes)
-    for handle in handles:
-        handle.remove()
-    return run, len(computed)
+    with hooked(one.register_forward_hook(lambda *_: computed.append(1)) for one in inner):
+        model.run("warm", edits={0: lambda stream, _: stream})  # it is tried first
+        computed.clear()
+        return model.run(PROMPT, **changes), len(computed)
 
 
 @pytest.mark.parametrize("pad", [0, 3])
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_run_that_is_begun_at_its_edit_is_the_whole_one(architecture: str, pad: int) -> None:
     edits = {LAST - 1: lambda stream, earlier: stream * 2 + earlier[0]}
     model, fresh = reference(architecture, pad), reference(architecture, pad)

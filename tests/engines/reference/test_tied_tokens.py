@@ -7,88 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList, Parameter
+from torch.nn import Linear
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from conformance.engines.reference.at_once import TestedGenerations as Tested
 from conformance.engines.reference.candidates_experts import along_experts
 from conformance.engines.reference.engine import places
 from conformance.engines.reference.ensemble import REFERENCE_RUN
 from conformance.engines.reference.expert_choice import Routing, blocks, routed
 from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
-
-WIDTH, EXPERTS = 16, 4
-
-
-class Experts(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate_up_proj = Parameter(torch.randn(EXPERTS, 2 * WIDTH, WIDTH))
-        self.down_proj = Parameter(torch.randn(EXPERTS, WIDTH, WIDTH))
-
-    def forward(self, value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        return value * weights.sum(dim=-1, keepdim=True)
-
-
-class Block(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = Linear(WIDTH, EXPERTS, bias=False)
-        self.experts = Experts()
-
-    def forward(self, value: Tensor) -> Tensor:
-        weights, index = self.gate(value).topk(1, dim=-1)
-        computed: Tensor = self.experts(value, index, weights)
-        return computed
-
-
-class Model(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = ModuleList([Block(), Linear(WIDTH, WIDTH)])
-
-    def forward(self, value: Tensor) -> Tensor:
-        for layer in self.layers:
-            value = layer(value)
-        return value
-
-
-def between_two(model: Model, share: float) -> Tensor:
-    """A token whose two likeliest experts are so far apart, as a share of its length."""
-    first, second = model.layers[0].gate.weight[:2]
-    across = torch.nn.functional.normalize(first - second, dim=0)
-    both = first + second
-    middle = both - (both @ across) * across
-    return middle + share * middle.norm() * across
-
-
-@torch.no_grad()
-def test_a_token_within_a_rounding_of_two_experts_is_tied() -> None:
-    torch.manual_seed(0)
-    model = Model()
-    model.layers[0].gate.weight[2:] *= 1e-3
-    value = torch.stack([between_two(model, share) for share in (1e-2, 1e-8, -1e-2, -1e-8)])
-    found = blocks(list(model.layers))
-    assert [block.layer for block in found.values()] == [0]
-    seen: list[int] = []
-    routing = Routing(find_ties=True)
-    with routed(model, found, routing):
-        handle = model.layers[0].gate.register_forward_hook(lambda *_: seen.append(1))
-        usual = model(value)
-        model(value[:1])
-        handle.remove()
-    assert [step[0].tolist() for step in routing.ties] == [[False, True, False, True], [False]]
-    assert len(seen) == 2, "others saw that the block was asked again"
-    assert torch.equal(model(value), usual)
-
-
-def test_a_model_without_experts_is_not_asked() -> None:
-    routing = Routing(find_ties=True)
-    model = Linear(WIDTH, WIDTH)
-    with routed(model, blocks([model]), routing):
-        model(torch.randn(2, WIDTH))
-    assert routing.ties == []
-
 
 IDS, TIED = (5, 9, 11, 3, 7, 2), 3
 
@@ -122,15 +48,24 @@ def mixture() -> MixtralForCausalLM:
     return model
 
 
-def test_one_token_is_tied(mixture) -> None:
-    model = reference(mixture, {})
-    model.run(IDS)
-    ties = model.runs[0].ties[0]
-    assert {layer: tokens.nonzero().flatten().tolist() for layer, tokens in ties.items()} == {
-        0: [],
-        1: [TIED],
-        2: [],
-    }
+def test_a_tied_token_is_found_and_nobody_sees_that_the_block_is_asked_again(mixture) -> None:
+    model, seen = reference(mixture, {}), []
+    handle = mixture.model.layers[1].mlp.gate.register_forward_hook(lambda *_: seen.append(1))
+    run = model.run(IDS)
+    handle.remove()
+    tied = {layer: tokens.nonzero().flatten().tolist() for layer, tokens in run.ties[0].items()}
+    assert tied == {0: [], 1: [TIED], 2: []}
+    assert len(seen) == 1
+    again = reference(mixture, {}).run(IDS)
+    assert torch.equal(again.logits[0], run.logits[0])
+
+
+def test_a_model_without_experts_is_not_asked() -> None:
+    routing = Routing(find_ties=True)
+    model = Linear(16, 16)
+    with routed(model, blocks([model]), routing):
+        model(torch.randn(2, 16))
+    assert routing.ties == []
 
 
 def reference(module, decisions, others=None) -> ReferenceModel:
@@ -144,20 +79,21 @@ def values_of(run: PromptRun) -> dict[str, Tensor]:
     return streams | {"p0/s0/logits": run.logits[0]}
 
 
-def with_other_experts(module) -> dict[str, Tensor]:
+@pytest.fixture
+def other(mixture) -> dict[str, Tensor]:
     """What an engine computes that decides the tie the other way."""
 
     def exchange(_, args):
         value, experts, weights = args
-        scores = module.model.layers[1].mlp.gate.weight @ value[TIED]
+        scores = mixture.model.layers[1].mlp.gate.weight @ value[TIED]
         first, second = scores.sort(descending=True).indices[:2]
         experts = experts.clone()
         experts[TIED, 0] = second if experts[TIED, 0] == first else first
         return value, experts, weights
 
-    handle = module.model.layers[1].mlp.experts.register_forward_pre_hook(exchange)
+    handle = mixture.model.layers[1].mlp.experts.register_forward_pre_hook(exchange)
     try:
-        return values_of(reference(module, {}).run(IDS))
+        return values_of(reference(mixture, {}).run(IDS))
     finally:
         handle.remove()
 
@@ -170,28 +106,33 @@ def along(module, observed: dict[str, Tensor]):
     return along_experts(observed, run, allowed=1e-5)
 
 
-def test_the_reference_takes_the_experts_that_a_candidate_took(mixture) -> None:
-    observed = with_other_experts(mixture)
-    model, reference_values = along(mixture, observed)
-    for site, value in observed.items():
-        torch.testing.assert_close(reference_values[site], value, rtol=1e-4, atol=1e-5)
+def test_the_reference_takes_the_experts_that_a_candidate_took(mixture, other) -> None:
+    model, found = along(mixture, other)
+    for site, value in other.items():
+        torch.testing.assert_close(found[site], value, rtol=1e-4, atol=1e-5)
     usual = values_of(reference(mixture, {}).run(IDS))
-    assert not torch.allclose(usual["p0/s0/logits"], observed["p0/s0/logits"], atol=1e-3)
+    assert not torch.allclose(usual["p0/s0/logits"], other["p0/s0/logits"], atol=1e-3)
     # A baseline run takes the same experts, whatever it would choose.
-    others = Others(model, Tested(1e-5))
-    own = values_of(reference(mixture, {}, others).run(IDS))
-    torch.testing.assert_close(own["p0/s0/logits"], reference_values["p0/s0/logits"])
+    own = values_of(reference(mixture, {}, Others(model, 1e-5)).run(IDS))
+    torch.testing.assert_close(own["p0/s0/logits"], found["p0/s0/logits"])
 
 
-def test_a_row_that_no_tie_explains_stays_off(mixture) -> None:
-    observed = with_other_experts(mixture)
-    observed["p0/s0/stream.1"] = observed["p0/s0/stream.1"] + 0.1
-    _, reference_values = along(mixture, observed)
+def test_a_row_that_no_tie_explains_stays_off(mixture, other) -> None:
+    other["p0/s0/stream.1"] = other["p0/s0/stream.1"] + 0.1
+    _, found = along(mixture, other)
     usual = values_of(reference(mixture, {}).run(IDS))
-    assert not torch.allclose(
-        reference_values["p0/s0/stream.1"], observed["p0/s0/stream.1"], atol=1e-2
-    )
-    assert torch.equal(reference_values["p0/s0/stream.0"], usual["p0/s0/stream.0"])
+    assert not torch.allclose(found["p0/s0/stream.1"], other["p0/s0/stream.1"], atol=1e-2)
+    assert torch.equal(found["p0/s0/stream.0"], usual["p0/s0/stream.0"])
+
+
+class OnGPU:
+    """A tensor on a GPU, which torch does not compare with one on the CPU."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def cpu(self) -> Tensor:
+        return self.values
 
 
 def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> PromptRun:
@@ -210,18 +151,8 @@ def test_a_result_is_of_the_prompt_whose_streams_it_holds() -> None:
     assert places({"p0/s0/h": torch.ones(2, 4)}, runs, prompts) == {0: {tuple(short)}}
 
 
-class OnGPU:
-    """A tensor on a GPU, which torch does not compare with one on the CPU."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-
-    def cpu(self) -> Tensor:
-        return self.values
-
-
 @pytest.mark.parametrize("name", ["stream.0", "logits"])
 def test_the_runs_of_a_result_may_be_on_a_gpu(name) -> None:
-    ids, values = [1, 2], torch.ones(2, 4)
-    run = run_of(ids, OnGPU(values), OnGPU(values))
-    assert places({f"p0/s0/{name}": values}, [run], [()]) == {0: {tuple(ids)}}
+    values = torch.ones(2, 4)
+    run = run_of([1, 2], OnGPU(values), OnGPU(values))
+    assert places({f"p0/s0/{name}": values}, [run], [()]) == {0: {(1, 2)}}
