@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
 from conformance.engines import LIBRARIES
-from conformance.judge.attribution import attribute
-from conformance.judge.plain import Plain
+from conformance.judge.attribution import Plain, attribute
 from conformance.records import Attribution, CellResult, Column, Judged, Side, Site, Verdict
 
 #: Verdicts without a comparable generation; without an error, the process just ended.

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judge.attribution import attribute
-from conformance.judge.plain import Plain
+from conformance.judge.attribution import Plain, attribute
 from conformance.records import Attribution, CellResult, Frame, Judged, Owner, Side, Verdict
 from tests import known_runs
 
