@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from conformance.judge.measures import texts
+from conformance.judge.measures.structure import is_text
 from conformance.records import DEFINITION
 
 Observed = Mapping[str, Tensor]
@@ -36,7 +36,7 @@ def without(candidate: Observed, reference: Observed, defined: Observed) -> dict
 def _without(value: Tensor, reference: Tensor | None, defined: Tensor | None) -> Tensor:
     if reference is None or defined is None or not value.shape == reference.shape == defined.shape:
         return value
-    if texts.is_text(value) or not (value.is_floating_point() and reference.is_floating_point()):
+    if is_text(value) or not (value.is_floating_point() and reference.is_floating_point()):
         same = value.dtype == reference.dtype == defined.dtype
         return reference if same and bool((value == defined).all()) else value
     return (value.double() - (defined.double() - reference.double())).to(value.dtype)

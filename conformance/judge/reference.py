@@ -64,6 +64,15 @@ class ReferenceRuns:
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, NoisyRows] = field(default_factory=dict)
 
+    @property
+    def routers_tie(self) -> bool:
+        """Return whether router ties matter: in a mixture in bf16.
+
+        There the clean and the edited run may differ by an expert where nothing was written, which
+        makes gains useless. Float32 has judged them.
+        """
+        return self.mixture and self.precision is Precision.BF16
+
     def other_kinds(self, observed: Mapping[Site, Tensor]) -> dict[Site, str]:
         """Describe the observations whose nan and infinities differ from the reference's."""
         return {

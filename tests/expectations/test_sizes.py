@@ -158,7 +158,7 @@ def test_the_judges_words_for_anything_that_is_off_name_no_cause():
     judged = [
         Judged(site, Verdict.WRONG, "every token off, by up to 9.1e+02 × noise") for site in sites
     ]
-    reason = judgement._reason_of(Verdict.WRONG, judged)
+    reason = judgement.reason_of(Verdict.WRONG, judged)
     parsed = [Site.parse(site) for site in sites]
     measured = [replace(one, q_max=900.0, ratios=(900.0, 1.0)) for one in judged]
     clauses = [

@@ -674,7 +674,7 @@ def test_the_order_names_every_verdict_of_the_judge_once() -> None:
     ran = {Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.UNSUPPORTED, Verdict.SKIPPED}
     assert set(verdict.ORDER) == set(Verdict) - ran - {Verdict.UNTESTABLE}
     assert len(set(verdict.ORDER)) == len(verdict.ORDER)
-    assert verdict.first([]) is Verdict.UNKNOWN
+    assert verdict.deciding([])[0] is Verdict.UNKNOWN
 
 
 def test_limits_decide() -> None:

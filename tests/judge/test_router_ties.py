@@ -11,7 +11,7 @@ from torch import Tensor
 from conformance.judge.cell import judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.judgement import Judgement
-from conformance.judge.measures.router_ties import following
+from conformance.judge.measures.reach import follow_ties
 from conformance.judge.reference import read_reference
 from conformance.records import Answer, Precision, Site, Thresholds, Verdict
 
@@ -133,10 +133,10 @@ def test_where_nothing_is_off_a_tie_changes_nothing() -> None:
 
 def test_later_steps_and_other_rows_may_all_follow() -> None:
     tied = {Site.parse(site): value for site, value in ties(2).items()}
-    assert following(Site("stream", step=1, layer=0), 1, tied).all()
-    assert following(Site("rows", layer=1), 2, tied).all()
-    assert not following(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
-    assert not following(Site("stream", run="edited", layer=1), TOKENS, tied).any()
+    assert follow_ties(Site("stream", step=1, layer=0), 1, tied).all()
+    assert follow_ties(Site("rows", layer=1), 2, tied).all()
+    assert not follow_ties(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
+    assert not follow_ties(Site("stream", run="edited", layer=1), TOKENS, tied).any()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.judge.measures import texts
+from conformance.judge.measures import structure
 
 
 def bytes_of(text: str) -> torch.Tensor:
@@ -15,15 +15,15 @@ def bytes_of(text: str) -> torch.Tensor:
 
 @given(st.text(), st.text())
 def test_two_texts_agree_when_they_are_the_same(left: str, right: str) -> None:
-    assert (texts.differ(bytes_of(left), bytes_of(right)) == "") is (left == right)
+    assert (structure.other_text(bytes_of(left), bytes_of(right)) == "") is (left == right)
 
 
 def test_a_difference_quotes_both_also_at_equal_length() -> None:
-    said = texts.differ(bytes_of("nothing"), bytes_of("nothung"))
+    said = structure.other_text(bytes_of("nothing"), bytes_of("nothung"))
     assert said == "says 'nothing' instead of 'nothung'"
 
 
 def test_only_rows_of_bytes_are_texts() -> None:
-    assert texts.is_text(bytes_of("x"))
-    assert not texts.is_text(torch.zeros(3, dtype=torch.int64))
-    assert not texts.is_text(torch.zeros(3, 2, dtype=torch.uint8))
+    assert structure.is_text(bytes_of("x"))
+    assert not structure.is_text(torch.zeros(3, dtype=torch.int64))
+    assert not structure.is_text(torch.zeros(3, 2, dtype=torch.uint8))

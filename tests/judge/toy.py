@@ -12,7 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.cell import Judgement, judge_cell, read_reference
+from conformance.judge.judgement import unknown
 from conformance.judge.measures import metrics
 from conformance.records import BF16_LIMITS, Limits, Site
 
@@ -190,9 +191,12 @@ def judge(
     equal_alone: Sequence[tuple[str, str]] = (),
     bitwise_beside: bool = False,
 ) -> Judgement:
+    read = read_reference(against, has_edit=has_edit)
+    if isinstance(read, str):
+        return unknown(read)
     return judge_cell(
         candidate,
-        against,
+        read,
         has_edit=has_edit,
         equal=equal,
         prompt_ids=ids,
