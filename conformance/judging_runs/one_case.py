@@ -18,9 +18,8 @@ from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import VerdictDecision, decide
 from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
-from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
-from conformance.judge.measures.relations import BITWISE, same_bits
+from conformance.judge.measures.relations import BITWISE, compare_environments, same_bits
 from conformance.judging_runs.attributing import one_stage
 from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
 from conformance.planning.jobs import FORCED
@@ -134,7 +133,7 @@ class Columns:
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Observation, CaseReference, tuple[bool, ...], Judgement]] = []
-        self._environments: dict[tuple[str, Precision], Environments] = {}
+        self._environments: dict[tuple[str, Precision], dict[str, tuple[Relation, ...]]] = {}
 
     def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
         """Return the cell's verdict from both precisions or, if `float32_only`, from one."""
@@ -300,14 +299,14 @@ class Columns:
         """Return the relations of this case to other columns."""
         backend = self.columns[column].backend.id
         if (backend, precision) not in self._environments:
-            self._environments[backend, precision] = Environments(
+            self._environments[backend, precision] = compare_environments(
                 {
                     name: self.observed(gathered_in(name, precision))
                     for name, other in self.columns.items()
                     if other.backend.id == backend
                 }
             )
-        elsewhere = self._environments[backend, precision].relations(column)
+        elsewhere = self._environments[backend, precision][column]
         return (*self._as_on_one_stage(column, precision), *elsewhere)
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
-from conformance.judge.measures import floor, reach
+from conformance.judge.measures import reach
 from conformance.records import FLOAT32_LIMITS, Precision, Site, Verdict
 from tests.judge import toy
 
@@ -20,7 +20,7 @@ def pair(*rows: int) -> reach.Floors:
     clean = torch.randn(T, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     edited = clean.clone()
     edited[list(rows)] += 1
-    runs = [floor.floor(value, value.expand(3, T, D)) for value in (clean, edited)]
+    runs = [toy.floor(value, value.expand(3, T, D)) for value in (clean, edited)]
     return runs[0], runs[1]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conformance.judge.cell import compare_exact
 from conformance.judge.measures import floor, relations
 from conformance.records import Site
+from tests.judge import toy
 
 pairs = [("source", "arrived")]
 
@@ -77,7 +78,7 @@ def test_a_pair_that_was_not_observed_does_not_hold() -> None:
 
 def floors(values: dict[Site, torch.Tensor]) -> dict[Site, floor.Floor]:
     return {
-        site: floor.floor(value.double(), value.double().repeat(4, 1, 1) * 1.001)
+        site: toy.floor(value.double(), value.double().repeat(4, 1, 1) * 1.001)
         for site, value in values.items()
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from conformance.judge.cell import Judgement, judge_cell, read_reference
 from conformance.judge.judgement import unknown
 from conformance.judge.measures import metrics
+from conformance.judge.measures.floor import Floor, floors
 from conformance.records import BF16_LIMITS, Limits, Site
 
 LAYERS = 5
@@ -177,6 +179,13 @@ def reference(observe_as: Callable[[torch.dtype, int], Observations]) -> dict[st
     for name, parts in BASELINE_RUNS.items():
         found[name] = observe_as(torch.bfloat16, parts)
     return found
+
+
+def floor(
+    reference: Tensor, baseline: Tensor, fallback: Tensor | None = None, **more: Any
+) -> Floor:
+    """The noise floor of one observation: reference [T, D], baseline [M, T, D]."""
+    return floors([reference], baseline, [fallback], **more)[0]
 
 
 def judge(

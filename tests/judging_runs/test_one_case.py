@@ -16,7 +16,7 @@ from conformance import judging_runs
 from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
-from conformance.judge.measures.across_environments import TITLE
+from conformance.judge.measures.relations import ENVIRONMENTS
 from conformance.judging_runs import one_case
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
@@ -126,7 +126,7 @@ def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(
     known = {"reading": reading}
     found = judging_runs.judge_model(run, MODEL, columns, cells, known, Thresholds()).values()
     said = {
-        cell.backend: [each.detail for each in cell.relations if each.name == TITLE]
+        cell.backend: [each.detail for each in cell.relations if each.name == ENVIRONMENTS]
         for cell in found
     }
     assert said == {"a": ["the same in a@old"], "a@old": ["the same in a"], "b@old": []}

@@ -57,7 +57,7 @@ def place(
     )
     failed = [one for one in observations if not one.verdict.passes]
     off = _layers_of(one for one in failed if Site.parse(one.site).run != "edited")
-    return _describe(introducing - {None}, off, head=None in introducing)
+    return _describe(introducing, off)
 
 
 def with_own_input(
@@ -115,10 +115,12 @@ def _layers_of(observations: Iterable[Judged]) -> set[int | None]:
     return {Site.parse(observation.site).layer for observation in observations}
 
 
-def _describe(introducing: set[int], off: set[int | None], *, head: bool) -> str:
+def _describe(places: set[int | None], off: set[int | None]) -> str:
+    """Describe the places that introduce the error (None: the head), and the layers after them."""
     with_own_input = "(each layer tried in float32 with this run's own input)"
+    introducing = {layer for layer in places if layer is not None}
     if not introducing:
-        if head:
+        if places:
             return f"every layer does as it should, the head after them does not {with_own_input}"
         return f"no single layer introduces the error: it builds up slowly {with_own_input}"
     words = f"{_subject(introducing, 'introduce')} the error"

@@ -71,9 +71,9 @@ def _branch_values(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
     elif site.layer == 0:
         before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
     stream = scene.known[site].rows
-    known = attention is None and mlp is not None and before is not None
-    if known and before.shape == mlp.shape == stream.shape:
-        attention = stream - before - mlp
+    alike = [value for value in (before, mlp) if value is not None and value.shape == stream.shape]
+    if attention is None and len(alike) == 2:
+        attention = stream - alike[0] - alike[1]
     normed = scene.auxiliary.get(replace(site, name="normed"))
     for name, value in (("mlp", mlp), ("attention", attention), ("normed", normed)):
         if value is not None:

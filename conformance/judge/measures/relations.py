@@ -15,6 +15,9 @@ from conformance.records import Relation, Site
 
 #: Prefix of the name of the rule that a column is bitwise equal to another.
 BITWISE = "bitwise equal to"
+#: The rule that a backend observes the same in several environments, for information only: other
+#: versions of an engine may compute in another order.
+ENVIRONMENTS = "the same bits in every environment"
 
 #: Reference values that differ by less than this multiple of the noise may be equal in bf16.
 _TELLS_APART = 10.0
@@ -61,6 +64,35 @@ def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
         and torch.equal(*_bits(tensor, right[site]))
         for site, tensor in left.items()
     )
+
+
+def compare_environments(
+    observed: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, tuple[Relation, ...]]:
+    """Return for each column of a backend which others observed the same bits of a case.
+
+    Columns without observations are left out. A single column has no relation.
+    """
+    columns = {name: values for name, values in observed.items() if values}
+    sets: list[list[str]] = []
+    for name, values in columns.items():
+        alike = next((names for names in sets if same_bits(columns[names[0]], values)), None)
+        if alike is None:
+            sets.append(alike := [])
+        alike.append(name)
+    relations: dict[str, tuple[Relation, ...]] = dict.fromkeys(observed, ())
+    for own in columns if len(columns) > 1 else ():
+        clauses = []
+        for names in sets:
+            others = ", ".join(name for name in names if name != own)
+            if own not in names:
+                first = compare_exact(columns[own], columns[names[0]])[0]
+                clauses.append(f"others in {others} ({first.site}: {first.message})")
+            elif others:
+                clauses.append(f"the same in {others}")
+        detail = "; ".join(clauses)
+        relations[own] = (Relation(ENVIRONMENTS, len(sets) == 1, detail, gates=False),)
+    return relations
 
 
 def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
