@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conformance import expectations
 from conformance.errors import ConformanceError
 from conformance.expectations import Conditions, Finding, assess, update
-from conformance.expectations.minimal_matches import cover
+from conformance.expectations.update import cover
 from conformance.records import Cell, Verdict
 from tests.known_runs import BACKENDS, CASES, CELLS, MODELS, TODAY, cell, group, results
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
 from conformance.judge.predicted import definitions, without
-from conformance.judge.reference import read_reference
-from conformance.records import FLOAT32_LIMITS, Precision, Verdict
+from conformance.records import Precision, Verdict
 from tests.judge import toy
 
 FLOAT32 = torch.float32
@@ -34,21 +32,11 @@ def edited(definition: bool, parts: int = 1, times: float = 1.0) -> toy.Observat
 def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     members = {"truth": edited(False), "definition-other": edited(True)}
     members |= {f"float32_{parts}": edited(False, parts) for parts in (2, 3, 4)}
-    reference = read_reference(members, has_edit=True, precision=Precision.FLOAT32, width=toy.WIDTH)
-    assert not isinstance(reference, str), reference
     assert set(definitions(members)) == {"other"}
     if predicted:
         candidate = without(candidate, members["truth"], definitions(members)["other"])
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=True,
-        equal=(),
-        prompt_ids=toy.IDS,
-        reference_ids=toy.IDS,
-        limits=FLOAT32_LIMITS,
-        bitwise=False,
-    ).verdict
+    context = {"has_edit": True, "precision": Precision.FLOAT32, "reading": {"width": toy.WIDTH}}
+    return toy.judge(candidate, members, **context).verdict
 
 
 def test_a_candidate_of_the_other_definition_passes_by_it_alone() -> None:

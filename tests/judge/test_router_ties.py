@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.judgement import Judgement
 from conformance.judge.measures.reach import follow_ties
-from conformance.judge.reference import read_reference
-from conformance.records import Answer, Precision, Site, Thresholds, Verdict
+from conformance.records import Answer, Precision, Site, Verdict
+from tests.judge import toy
 
 TOKENS, LAYERS = 6, 3
 DRAW = torch.Generator().manual_seed(0)
@@ -38,24 +37,9 @@ def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
         else:
             candidate[site][rows] += 0.3
     runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in REFERENCE.items()} for n in (-1, 1)}
-    reference = read_reference(
-        {"truth": REFERENCE, "aux": tied, **runs},
-        has_edit=False,
-        precision=Precision.FLOAT32,
-        mixture=True,
-    )
-    assert not isinstance(reference, str), reference
-    ids = (tuple(range(TOKENS)),)
-    limits = Thresholds().float32
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=False,
-        equal=(),
-        prompt_ids=ids,
-        reference_ids=ids,
-        limits=limits,
-    )
+    members = {"truth": REFERENCE, "aux": tied, **runs}
+    context = {"precision": Precision.FLOAT32, "reading": {"mixture": True}}
+    return toy.judge(candidate, members, **context)
 
 
 @pytest.mark.parametrize("tied", [{}, ties(2)])
@@ -89,22 +73,11 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
     reference_values = {f"clean/{name}": value for name, value in clean.items()}
     reference_values |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
     members = {member: observe(1.0) for member in ("a", "b", "c", "d")}
-    reference = read_reference({"truth": reference_values, **members}, has_edit=True, mixture=True)
-    assert not isinstance(reference, str)
     candidate = observe(write)
     if spoil:
         candidate |= {name: torch.randn(1, 64, generator=draw).bfloat16() for name in candidate}
-    ids = (tuple(range(TOKENS)),)
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=True,
-        equal=(),
-        prompt_ids=ids,
-        reference_ids=ids,
-        limits=Thresholds().bf16,
-        alone=False,
-    )
+    context = {"has_edit": True, "reading": {"mixture": True}, "alone": False}
+    return toy.judge(candidate, {"truth": reference_values, **members}, **context)
 
 
 @pytest.mark.parametrize(
