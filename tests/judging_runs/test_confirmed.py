@@ -9,9 +9,15 @@ import torch
 
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
-from conformance.judging_runs import confirmed as ledgers
-from conformance.judging_runs.confirmed import Confirmed, Ledger, excerpt, ledger, remembered
-from conformance.judging_runs.witness import confirmed
+from conformance.judging_runs import witness as ledgers
+from conformance.judging_runs.witness import (
+    Confirmed,
+    Ledger,
+    confirmed,
+    excerpt,
+    ledger,
+    remembered,
+)
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
