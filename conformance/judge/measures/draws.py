@@ -70,7 +70,8 @@ def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, 
         if asked[token] == 0:
             return math.inf, f"id {token} of draw {step} is outside of what was to be kept"
         for name, own in tried.items():
-            totals[name] += _log(float(own[token])) - math.log(float(asked[token]))
+            likely = math.log(own[token]) if own[token] > 0 else -math.inf
+            totals[name] += likely - math.log(float(asked[token]))
     best = max(totals, key=totals.__getitem__)
     most = totals[best]
     mean = most + math.log(sum(math.exp(total - most) for total in totals.values()) / len(totals))
@@ -81,14 +82,10 @@ def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, 
 def others(draws: Draws) -> Mapping[str, Draws | None]:
     """Return the other ways that are tried, by name; None is uniform sampling."""
     few = draws.top_k // 2 if draws.top_k else USUAL_TOP_K
+    others = [draws.temperature * factor for factor in FACTORS]
     return {
         "drawing evenly": None,
-        **{
-            f"temperature {draws.temperature * factor:g}": replace(
-                draws, temperature=draws.temperature * factor
-            )
-            for factor in FACTORS
-        },
+        **{f"temperature {other:g}": replace(draws, temperature=other) for other in others},
         f"top-p {draws.top_p * 0.75:g}": replace(draws, top_p=draws.top_p * 0.75),
         f"top-k {few}": replace(draws, top_k=few),
     }
@@ -101,10 +98,6 @@ def ways(logits: Tensor, draws: Draws) -> dict[str, Tensor]:
         name: even if other is None else distribution(logits, other)
         for name, other in others(draws).items()
     }
-
-
-def _log(probability: float) -> float:
-    return math.log(probability) if probability > 0 else -math.inf
 
 
 def distribution(logits: Tensor, draws: Draws) -> Tensor:

@@ -80,11 +80,8 @@ class Effect:
     @property
     def failed(self) -> bool:
         """Return whether the write went wrong, as far as this observation shows."""
-        return bool(self.leaking) or self.landing not in {
-            Landing.LANDED,
-            Landing.POWERLESS,
-            Landing.UNTOUCHED,
-        }
+        fine = {Landing.LANDED, Landing.POWERLESS, Landing.UNTOUCHED}
+        return bool(self.leaking) or self.landing not in fine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
