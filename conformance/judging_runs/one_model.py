@@ -85,20 +85,31 @@ class OneModel:
         by_case: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
             by_case.setdefault((cell.scenario, cell.case), []).append(cell)
-        layers = model_info(self.run, self.model).layers
         results: dict[str, CellResult] = {}
         judge: Columns | None = None
         for (name, case_name), members in by_case.items():
-            scenario = self.scenarios.get(name)
-            cases = scenario.expand(layers) if scenario and layers else ()
-            case = next((case for case in cases if case.name == case_name), None)
-            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-            judge = Columns(*context, self.precisions, before=judge)
+            scenario, case = self.scenarios.get(name), self._find_case(name, case_name)
+            judge = self._columns(scenario, case, self.precisions, before=judge)
             results |= {
                 cell.id: judge.cell(cell, float32_only=cell in self.float32_only)
                 for cell in members
             }
         return results
+
+    def _find_case(self, scenario: str, name: str) -> Case | None:
+        found, layers = self.scenarios.get(scenario), model_info(self.run, self.model).layers
+        cases = found.expand(layers) if found and layers else ()
+        return next((case for case in cases if case.name == name), None)
+
+    def _columns(
+        self,
+        scenario: Scenario | None,
+        case: Case | None,
+        precisions: Sequence[Precision],
+        before: Columns | None = None,
+    ) -> Columns:
+        context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
+        return Columns(*context, precisions, before=before)
 
     def blamed(
         self, cells: Mapping[str, CellResult], columns: Sequence[Column]
@@ -120,10 +131,7 @@ class OneModel:
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
         """Judge what the cell's engine did without nnsight, with the same prompts and settings."""
-        scenario = self.scenarios.get(cell.scenario)
-        layers = model_info(self.run, self.model).layers
-        cases = scenario.expand(layers) if scenario and layers else ()
-        own_case = next((case for case in cases if case.name == cell.case), None)
+        own_case = self._find_case(cell.scenario, cell.case)
         results = {}
         for name in WITHOUT_NNSIGHT:
             case = alone(name, own_case) if own_case else None
@@ -140,9 +148,7 @@ class OneModel:
         beside, judged = self._without_nnsight
         key = (case.key, precision)
         if key not in beside:
-            scenario = WITHOUT_NNSIGHT[case.scenario]
-            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-            beside[key] = Columns(*context, (precision,))
+            beside[key] = self._columns(WITHOUT_NNSIGHT[case.scenario], case, (precision,))
         if (cell, precision) not in judged:
             judged[cell, precision] = beside[key].cell(cell)
         return judged[cell, precision]

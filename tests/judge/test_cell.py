@@ -188,19 +188,24 @@ def test_sizes_of_a_write(dose: float, last: bool, times: float, kind: Verdict, 
         assert words in found.reason
 
 
-def test_another_vector_is_misdirected() -> None:
-    def edit(stream: torch.Tensor) -> torch.Tensor:
-        both = toy.vector(0.5) + toy.vector(0.5, seed=8)
-        return toy.add(both)(stream)
-
-    found = toy.judge(steering(edit), steered(0.5), has_edit=True)
-    assert found.verdict is Verdict.MISSCALED and "another direction" in found.reason
+STEER = toy.add(toy.vector(0.5))
 
 
-def test_a_write_on_some_tokens_only_is_partial() -> None:
-    run = steering(toy.add(toy.vector(0.5), slice(2, None)))
-    found = toy.judge(run, steered(0.5), has_edit=True)
-    assert found.verdict is Verdict.PARTIAL and "tokens 0-1 of" in found.reason
+@pytest.mark.parametrize(
+    ("write", "layer", "last", "kind", "words"),
+    [
+        (lambda v: toy.add(toy.vector(0.5, seed=8))(STEER(v)), AT, False, Verdict.MISSCALED,
+         "another direction"),
+        (toy.add(toy.vector(0.5), slice(2, None)), AT, False, Verdict.PARTIAL, "tokens 0-1 of"),
+        (toy.add(toy.vector(0.5), slice(-2, None)), AT, True, Verdict.CONTAMINATED, "tokens 3 of"),
+        (STEER, AT - 1, False, Verdict.CONTAMINATED, "after layer 0"),
+    ],
+)  # fmt: skip
+def test_writes_in_another_direction_on_other_tokens_and_at_another_layer(
+    write: toy.Edit, layer: int, last: bool, kind: Verdict, words: str
+) -> None:
+    found = toy.judge(steering(write, at=layer), steered(0.5, last), has_edit=True)
+    assert found.verdict is kind and words in found.reason, found.reason
 
 
 def test_a_write_on_one_prompt_only_is_partial() -> None:
@@ -210,21 +215,9 @@ def test_a_write_on_one_prompt_only_is_partial() -> None:
     assert found.verdict is Verdict.PARTIAL and "prompt 1" in found.reason
 
 
-def test_a_write_that_reaches_earlier_tokens_contaminates() -> None:
-    run = steering(toy.add(toy.vector(0.5), slice(-2, None)))
-    found = toy.judge(run, steered(0.5, last=True), has_edit=True)
-    assert found.verdict is Verdict.CONTAMINATED and "tokens 3 of" in found.reason
-
-
-def test_a_write_one_layer_early_contaminates() -> None:
-    run = steering(toy.add(toy.vector(0.5)), at=AT - 1)
-    found = toy.judge(run, steered(0.5), has_edit=True)
-    assert found.verdict is Verdict.CONTAMINATED and "after layer 0" in found.reason
-
-
 def test_upstream_of_the_write_is_no_vacuity() -> None:
     """Layer 0 does not change, layers 1 to 4 do."""
-    found = toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5), has_edit=True)
+    found = toy.judge(steering(STEER), steered(0.5), has_edit=True)
     assert found.verdict is Verdict.MATCH
     gains = {j.site: j.gain for j in found.observations}
     assert gains["edited/p0/s0/stream.0"] is None
@@ -268,7 +261,7 @@ def test_bits_of_a_baseline_run_are_exact_with_a_write() -> None:
 
 
 def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> None:
-    run = steering(toy.add(toy.vector(0.5)))
+    run = steering(STEER)
     for site in list(run):
         if "stream" in site:
             run[site] = run[site.replace("stream.0", "stream.1")] * 0.5
@@ -280,7 +273,7 @@ def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> N
 
 def test_what_is_wrong_by_itself_is_not_excused_as_a_check_without_power() -> None:
     """Only the read-back is sound: the engine is wrong, not what was asked of it."""
-    run = steering(toy.add(toy.vector(0.5)))
+    run = steering(STEER)
     for site in map(Site.parse, list(run)):
         if site.layer is None or site.layer > AT:
             run[str(site)] = run[str(site)].roll(1, dims=-1)

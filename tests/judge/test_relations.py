@@ -1,4 +1,4 @@
-"""Bitwise comparison, equal pairs, aliasing."""
+"""Bitwise comparison of runs, environments and texts; equal pairs; aliasing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.cell import compare_exact
-from conformance.judge.measures import floor, relations
+from conformance.judge.measures import floor, relations, structure
+from conformance.judge.measures.relations import compare_environments
 from conformance.records import Site
 from tests.judge import toy
 
@@ -133,3 +134,47 @@ def test_a_layers_partner_may_be_the_next_ones() -> None:
     assert not relations.equal_within(reference, reference, ("stream", "input")).holds, (
         "no such pair"
     )
+
+
+ONE = torch.tensor([1.0, 2.0])
+OTHER = torch.tensor([1.0, 2.5])
+
+
+def test_a_backend_in_one_environment_has_nothing_to_be_compared_with():
+    assert compare_environments({"a": {"x": ONE}}) == {"a": ()}
+    assert compare_environments({"a": {"x": ONE}, "a@old": {}}) == {"a": (), "a@old": ()}
+
+
+def test_equal_bits_everywhere_hold():
+    found = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.clone()}})
+    (relation,) = found["a"]
+    assert relation.holds
+    assert relation.detail == "the same in a@old"
+    (relation,) = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.double()}})["a"]
+    assert not relation.holds
+
+
+def test_where_they_differ_it_says_which_and_where_first():
+    columns = {"a@1": {"x": ONE}, "a@2": {"x": ONE}, "a@3": {"w": ONE, "x": OTHER}}
+    found = compare_environments(columns)
+    (relation,) = found["a@1"]
+    assert not relation.holds
+    assert relation.detail == "the same in a@2; others in a@3 (w: only on the right)"
+    assert "others in a@1, a@2" in found["a@3"][0].detail
+
+
+def bytes_of(text: str) -> torch.Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+@given(st.text(), st.text())
+def test_two_texts_agree_when_they_are_the_same(left: str, right: str) -> None:
+    assert (structure.other_text(bytes_of(left), bytes_of(right)) == "") is (left == right)
+
+
+def test_a_difference_of_texts_quotes_both_and_only_rows_of_bytes_are_texts() -> None:
+    said = structure.other_text(bytes_of("nothing"), bytes_of("nothung"))
+    assert said == "says 'nothing' instead of 'nothung'"
+    assert structure.is_text(bytes_of("x"))
+    assert not structure.is_text(torch.zeros(3, dtype=torch.int64))
+    assert not structure.is_text(torch.zeros(3, 2, dtype=torch.uint8))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.decide import decide
 from conformance.judge.judgement import Judgement
 from conformance.judge.measures.reach import follow_ties
-from conformance.records import Answer, Precision, Site, Verdict
+from conformance.records import Precision, Site, Verdict
 from tests.judge import toy
 
 TOKENS, LAYERS = 6, 3
@@ -110,24 +107,3 @@ def test_later_steps_and_other_rows_may_all_follow() -> None:
     assert follow_ties(Site("rows", layer=1), 2, tied).all()
     assert not follow_ties(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
     assert not follow_ties(Site("stream", run="edited", layer=1), TOKENS, tied).any()
-
-
-@pytest.mark.parametrize(
-    ("numerics", "expected"),
-    [
-        (Verdict.MATCH, Verdict.DRIFT),
-        (Verdict.DRIFT, Verdict.DRIFT),
-        (Verdict.WRONG, Verdict.WRONG),
-        (Verdict.CRASH, Verdict.CRASH),
-        (Verdict.UNSUPPORTED, Verdict.UNSUPPORTED),
-    ],
-)
-def test_a_tie_in_float32_hides_nothing_that_bf16_shows(
-    numerics: Verdict, expected: Verdict
-) -> None:
-    answers = [
-        Answer(Precision.FLOAT32, Verdict.DRIFT, "a tie"),
-        Answer(Precision.BF16, numerics, "bf16"),
-    ]
-    for order in itertools.permutations(answers):
-        assert decide(list(order)).verdict is expected
