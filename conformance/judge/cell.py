@@ -21,7 +21,7 @@ from conformance.judge.judgement import Judgement
 from conformance.judge.measures import floor, gain, metrics, rankings, reach, structure, tokens
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
-from conformance.judge.measures.relations import Mismatch, compare_exact
+from conformance.judge.measures.relations import compare_exact
 from conformance.judge.reference import BASELINE_RUNS_DIFFER, ReferenceRuns, read_reference
 from conformance.records import (
     CHOSEN,
@@ -36,14 +36,7 @@ from conformance.records import (
     Verdict,
 )
 
-__all__ = [
-    "Judgement",
-    "Mismatch",
-    "ReferenceRuns",
-    "compare_exact",
-    "judge_cell",
-    "read_reference",
-]
+__all__ = ["Judgement", "ReferenceRuns", "compare_exact", "judge_cell", "read_reference"]
 #: Relative float32 noise of a row that rounding cannot explain: a hundred thousand times that of
 #: one number. An error of a hundred times the noise passes, and would be as large as the row.
 NO_ROUNDING = 1e-2

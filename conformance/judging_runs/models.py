@@ -12,7 +12,6 @@ from conformance.processes.parallel import side_by_side, worth
 from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, keeping
-from conformance.store.keeping import KeptModel
 
 #: The scenarios of a judging process.
 _scenarios: dict[str, Scenario] = {}
@@ -35,25 +34,22 @@ def judge_models(
     wanted = [
         model for model in planned.models if not all(cell.id in done for cell in cells[model.id])
     ]
-    # The largest first: started last, it would run alone at the end.
-    models = sorted(wanted, key=lambda model: -_size(run, model))
+    sizes = {model.id: model_info(run, model) for model in wanted}
+    # The judging time grows with layers × width. The largest starts first: started last, it would
+    # run alone at the end.
+    models = sorted(wanted, key=lambda model: -sizes[model.id].layers * sizes[model.id].width)
     only = planned.only_float32()
     kept = keeping.reduced(run, [model.id for model in models])
     stored = keeping.cells(run, kept)
-    calls = [
-        (
-            *(run.path, model, planned.columns),
-            [cell for cell in cells[model.id] if _has_tensors(cell, kept.get(model.id))],
-            *(thresholds, planned.precisions),
-            frozenset(cell for cell in only if cell.model == model.id),
-            {
-                cell.id: stored[cell.id]
-                for cell in cells[model.id]
-                if not _has_tensors(cell, kept.get(model.id))
-            },
-        )
-        for model in models
-    ]
+    calls = []
+    for model in models:
+        reduced = kept.get(model.id)
+        own = [cell for cell in cells[model.id] if reduced is None or cell.key in reduced.cases]
+        inside = set(own)
+        before = {cell.id: stored[cell.id] for cell in cells[model.id] if cell not in inside}
+        float32_only = frozenset(cell for cell in only if cell.model == model.id)
+        context = (thresholds, planned.precisions, float32_only, before)
+        calls.append((run.path, model, planned.columns, own, *context))
     folders = {scenario.path.parent for scenario in scenarios.values()}
     processes = worth(sum(len(cells[model.id]) for model in models)) if folders else 0
     judged: Iterable[dict[str, CellResult]] = (_judged(*call, scenarios) for call in calls)
@@ -62,16 +58,6 @@ def judge_models(
             _judged, calls, processes=processes, begin=_begin, begin_with=(tuple(sorted(folders)),)
         )
     return {name: result for results in judged for name, result in results.items()}
-
-
-def _size(run: RunFolder, model: Model) -> int:
-    """Return layers × width, which the judging time grows with."""
-    info = model_info(run, model)
-    return info.layers * info.width
-
-
-def _has_tensors(cell: Cell, kept: KeptModel | None) -> bool:
-    return kept is None or cell.key in kept.cases
 
 
 def _begin(folders: tuple[Path, ...]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
@@ -24,10 +24,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
-
-#: Judges of engines without nnsight, and their results; each is computed once.
-_Beside = dict[tuple[str, Precision], Columns]
-_Judged = dict[tuple[Cell, Precision], CellResult]
 
 
 def judge_model(
@@ -79,6 +75,9 @@ class OneModel:
     thresholds: Thresholds
     precisions: Sequence[Precision]
     float32_only: Collection[Cell] = ()
+    #: Judges of engines without nnsight, and their results; each is computed once.
+    _beside: dict[tuple[str, Precision], Columns] = field(default_factory=dict, init=False)
+    _judged: dict[tuple[Cell, Precision], CellResult] = field(default_factory=dict, init=False)
 
     def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
         """Return the verdicts by id, without attributions, judging a case's columns together."""
@@ -145,14 +144,9 @@ class OneModel:
 
     def _judged_alone(self, cell: Cell, case: Case, precision: Precision) -> CellResult:
         """Judge a run without nnsight once for all cells that share it."""
-        beside, judged = self._without_nnsight
         key = (case.key, precision)
-        if key not in beside:
-            beside[key] = self._columns(WITHOUT_NNSIGHT[case.scenario], case, (precision,))
-        if (cell, precision) not in judged:
-            judged[cell, precision] = beside[key].cell(cell)
-        return judged[cell, precision]
-
-    @cached_property
-    def _without_nnsight(self) -> tuple[_Beside, _Judged]:
-        return {}, {}
+        if key not in self._beside:
+            self._beside[key] = self._columns(WITHOUT_NNSIGHT[case.scenario], case, (precision,))
+        if (cell, precision) not in self._judged:
+            self._judged[cell, precision] = self._beside[key].cell(cell)
+        return self._judged[cell, precision]
