@@ -17,7 +17,7 @@ from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
 from conformance.judge.measures.relations import ENVIRONMENTS
-from conformance.judging_runs import one_case
+from conformance.judging_runs import models, one_case
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -33,8 +33,9 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.scenario import Scenario, scenario
+from conformance.scenario import Scenario, discover, scenario
 from conformance.store import RunFolder, gathered_in
+from conformance.store.folder import RunPlan
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
@@ -75,6 +76,51 @@ def observed(
     reference.write_cell(cell, OK, flat(toy.reference(partial(toy.observe, edits=edits))))
     for backend, values in columns.items():
         run.write_cell(model.id, backend, cell, OK, values)
+
+
+SOURCE = '''"""Reads."""
+from conformance.scenario import scenario
+
+@scenario({options})
+def reading(lm, case): ...
+
+@reading.reference
+def _(model, case): ...
+'''
+
+
+def scenarios_of(run: RunFolder) -> Path:
+    """A folder that no other test's modules are named after."""
+    return run.path.parent / f"scenarios_{run.path.parent.name}"
+
+
+def stored_run(
+    folder: Path,
+    models: Sequence[Model],
+    cases: Sequence[str],
+    wrong: tuple[str, str],
+    options: str = "",
+    **more: str,
+) -> RunFolder:
+    """A run on three columns, in which this model is wrong in this case on the second one."""
+    run = RunFolder(folder / "run")
+    scenarios_of(run).mkdir()
+    (scenarios_of(run) / "reading.py").write_text(SOURCE.format(options=options))
+    places = [(model, case) for model in models for case in cases]
+    for model, case in places:
+        edits = {0: torch.neg} if (model.id, case) == wrong else {}
+        columns = {"a": candidate(), "b": candidate(6, edits), "c": candidate(7)}
+        observed(run, f"reading.{case}", columns, model=model)
+    cells = [
+        Cell(model.id, column.id, "reading", case) for model, case in places for column in COLUMNS
+    ]
+    plan = ("run", "", "", tuple(models), COLUMNS, tuple(cells), Thresholds())
+    run.write_plan(RunPlan(*plan, **more))  # type: ignore[arg-type]
+    return run
+
+
+def judged_models(run: RunFolder) -> dict[str, CellResult]:
+    return models.judge_models(run, discover(scenarios_of(run)), Thresholds())
 
 
 def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
