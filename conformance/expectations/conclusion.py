@@ -131,8 +131,7 @@ def finding_of(cell: CellResult) -> Finding:
         return Finding.HARNESS
     if cell.verdict.neutral:
         return Finding.KNOWN
-    drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
-    return Finding.NUMERICS if drifts else Finding.UNEXPECTED
+    return Finding.NUMERICS if cell.verdict is Verdict.DRIFT else Finding.UNEXPECTED
 
 
 def conclude(
