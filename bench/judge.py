@@ -23,7 +23,7 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
 from conformance.judging_runs import judge_model
-from conformance.judging_runs.models import judge_models
+from conformance.judging_runs.run import judge_models
 from conformance.processes.parallel import cores, worth
 from conformance.records import CellResult, Precision, Site, Thresholds
 from conformance.scenario import discover

@@ -12,7 +12,6 @@ from torch import Tensor
 from conformance.builtin import one_layer
 from conformance.environments import command_of
 from conformance.generated_tokens import by_member
-from conformance.judge import predicted
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import VerdictDecision, decide
 from conformance.judge.diagnosis import extent
@@ -21,7 +20,12 @@ from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, compare_environments, same_bits
 from conformance.judge.reference import REFERENCE_RUN
 from conformance.judging_runs.attributing import one_stage
-from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
+from conformance.judging_runs.reference_reader import (
+    CaseReference,
+    ReferenceReader,
+    definitions,
+    subtract_definition,
+)
 from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
@@ -224,7 +228,7 @@ class Columns:
 
         Rules without tolerance are not checked again: they do not depend on a definition.
         """
-        defined = predicted.definitions(case_reference.members)
+        defined = definitions(case_reference.members)
         if not defined or not judgement.verdict.fails:
             return ()
         precision = case_reference.reference.precision
@@ -236,7 +240,7 @@ class Columns:
         names = []
         for name, values in defined.items():
             truth = case_reference.members[REFERENCE_RUN]
-            rest = predicted.without(observation.observed, truth, values)
+            rest = subtract_definition(observation.observed, truth, values)
             moved = observation._replace(observed=rest)
             context = {"explain": False, "alone": False, "bitwise": bitwise}
             if self._judge(moved, case_reference, **context).verdict in fine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conformance.judge.predicted import definitions, without
+from conformance.judging_runs.reference_reader import definitions, subtract_definition
 from conformance.records import Precision, Verdict
 from tests.judge import toy
 
@@ -34,7 +34,7 @@ def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     members |= {f"float32_{parts}": edited(False, parts) for parts in (2, 3, 4)}
     assert set(definitions(members)) == {"other"}
     if predicted:
-        candidate = without(candidate, members["truth"], definitions(members)["other"])
+        candidate = subtract_definition(candidate, members["truth"], definitions(members)["other"])
     context = {"has_edit": True, "precision": Precision.FLOAT32, "reading": {"width": toy.WIDTH}}
     return toy.judge(candidate, members, **context).verdict
 
@@ -58,7 +58,7 @@ def test_integers_are_those_of_either_definition() -> None:
     def one(value: int) -> dict[str, Tensor]:
         return {"p0/s0/ids": torch.tensor([value])}
 
-    assert without(one(4), one(3), one(4)) == one(3)
-    assert without(one(5), one(3), one(4)) == one(5)
+    assert subtract_definition(one(4), one(3), one(4)) == one(3)
+    assert subtract_definition(one(5), one(3), one(4)) == one(5)
     text = {"p0/s0/said": torch.tensor([65], dtype=torch.uint8)}
-    assert without(text, text, text) == text
+    assert subtract_definition(text, text, text) == text

@@ -65,13 +65,13 @@ def test_the_rest_is_judged_at_the_end_and_nothing_twice(
     early = while_gathered(run, [])
     final = judged_models(run)
     again: list[str] = []
-    judge_model = judging_runs.models.judge_model
+    judge_model = judging_runs.run.judge_model
 
     def counted(folder, model, *rest):  # type: ignore[no-untyped-def]
         again.append(model.id)
         return judge_model(folder, model, *rest)
 
-    monkeypatch.setattr(judging_runs.models, "judge_model", counted)
+    monkeypatch.setattr(judging_runs.run, "judge_model", counted)
     scenarios = discover(scenarios_of(run))
     info = RunInfo("run", "", "", 0.0, "")
     results = judging_runs.judge_run(

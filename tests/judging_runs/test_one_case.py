@@ -17,7 +17,8 @@ from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
 from conformance.judge.measures.relations import ENVIRONMENTS
-from conformance.judging_runs import models, one_case
+from conformance.judging_runs import one_case
+from conformance.judging_runs.run import judge_models
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -120,7 +121,7 @@ def stored_run(
 
 
 def judged_models(run: RunFolder) -> dict[str, CellResult]:
-    return models.judge_models(run, discover(scenarios_of(run)), Thresholds())
+    return judge_models(run, discover(scenarios_of(run)), Thresholds())
 
 
 def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.judging_runs import models
+from conformance.judging_runs import run as judging
 from conformance.records import Verdict
 from conformance.store import RunFolder
 from tests.judging_runs.test_one_case import MODEL, judged_models, stored_run
@@ -25,8 +25,8 @@ def test_the_verdicts_are_those_of_one_process(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = judged_models(run)
-    monkeypatch.setattr(models, "worth", lambda cells: 2)
-    monkeypatch.setattr(models, "judge_model", None)  # not in this process
+    monkeypatch.setattr(judging, "worth", lambda cells: 2)
+    monkeypatch.setattr(judging, "judge_model", None)  # not in this process
     assert judged_models(run) == alone
     wrong = [cell.id for cell in alone.values() if cell.verdict is Verdict.WRONG]
     assert wrong == ["reading[two-b-all]"]
@@ -36,7 +36,7 @@ def test_the_verdicts_are_those_of_one_process(
 def test_a_damaged_observation_ends_it_by_its_name(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "worth", lambda cells: 2)
+    monkeypatch.setattr(judging, "worth", lambda cells: 2)
     path = run.group_folder("two", "c").cell("reading.all") / "observations.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ConformanceError) as caught:
