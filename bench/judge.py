@@ -23,7 +23,7 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
 from conformance.judging_runs import judge_model
-from conformance.judging_runs.models import judge_models
+from conformance.judging_runs.run import judge_models
 from conformance.processes.parallel import cores, worth
 from conformance.records import CellResult, Precision, Site, Thresholds
 from conformance.scenario import discover
@@ -99,12 +99,13 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
     has_edit = len(kind.runs) == 2
     ids = tuple((1,) * tokens for tokens in PROMPTS)
     start = time.process_time()
-    reference = read_reference(members, has_edit=has_edit)
-    assert not isinstance(reference, str), reference
-    for _ in range(columns):
+    for column in range(columns):
+        if not (shared and column):
+            reference = read_reference(members, has_edit=has_edit)
+            assert not isinstance(reference, str), reference
         found = judge_cell(
             candidate,
-            reference if shared else members,
+            reference,
             has_edit=has_edit,
             equal=(),
             prompt_ids=ids,

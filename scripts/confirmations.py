@@ -10,8 +10,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from conformance.judging_runs.confirmed import FILE, Confirmed, Ledger, excerpt, ledger
-from conformance.judging_runs.witness import find_confirmation, first_reference_logits
+from conformance.judging_runs.witness import (
+    FILE,
+    Confirmed,
+    Ledger,
+    excerpt,
+    find_confirmation,
+    first_reference_logits,
+    ledger,
+)
 from conformance.records import Precision, Witness, to_json
 from conformance.store import RunFolder, gathered_in
 

@@ -12,6 +12,8 @@ from conformance.expectations.conclusion import (
     concluded,
     conclusion_of,
     finding_of,
+    marked,
+    with_findings,
 )
 from conformance.expectations.conditions import Conditions, Where, where_of
 from conformance.expectations.entries import (
@@ -22,7 +24,6 @@ from conformance.expectations.entries import (
     load,
     matching_nothing,
 )
-from conformance.expectations.marking import marked, with_findings
 from conformance.expectations.update import Update, difference, update
 from conformance.records import Finding
 

@@ -8,7 +8,7 @@ would look good. Nothing excuses a fault of the harness.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
@@ -16,6 +16,7 @@ from conformance.expectations.conditions import Where, holds, where_of
 from conformance.expectations.entries import Entry, KnownGaps
 from conformance.expectations.sizes import fails_by_itself, largest_error
 from conformance.records import (
+    Answer,
     Cell,
     CellResult,
     Finding,
@@ -60,31 +61,29 @@ class Assessed:
 
 
 def explains(entry: Entry, cell: CellResult) -> bool:
-    """Return whether the cell fails as the entry expects."""
+    """Return whether the cell fails as the entry expects, in every precision that fails."""
     if not _speaks_of(entry, cell) or _other_rules(entry, cell):
         return False
     if entry.prediction:
-        return is_predicted(entry.prediction, cell)
+        return all(entry.prediction in answer.predicted for answer in _failing(cell))
     if entry.at_most is None:
         return True
     size = largest_error(cell)
     return size is not None and size <= entry.at_most
 
 
-def is_predicted(name: str, cell: CellResult) -> bool:
-    """Return whether a definition explains the failure in every precision that fails."""
+def _failing(cell: CellResult) -> list[CellResult | Answer]:
+    """Return the deciding answer, and the other precision's if it fails too."""
     beside = cell.beside
-    both = beside is None or not fails_by_itself(beside) or name in beside.predicted
-    return name in cell.predicted and both
+    return [cell, beside] if beside is not None and fails_by_itself(beside) else [cell]
 
 
 def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
     """Return the broken rules that the entry does not name."""
-    beside = cell.beside
-    rules = [*cell.relations, *(beside.relations if beside and fails_by_itself(beside) else ())]
     return [
         relation.name
-        for relation in rules
+        for answer in _failing(cell)
+        for relation in answer.relations
         if relation.gates
         and not relation.holds
         and not any(fnmatchcase(relation.name, pattern) for pattern in entry.relations)
@@ -103,23 +102,26 @@ def assess(results: Results, known: KnownGaps, today: dt.date) -> tuple[Assessed
     places = where_of(results)
     backends = {column.id: column.backend.id for column in results.columns}
     return tuple(
-        _assess(cell, plain, known, entries, today)
+        _assess(cell, plain, known, _answered(known, plain, cell, places), today)
         for cell in results.cells
         for plain in [Cell(cell.model, backends[cell.backend], cell.scenario, cell.case)]
-        for entries in [_answered(known, plain, cell, places[cell.model, cell.backend])]
     )
 
 
-def _answered(known: KnownGaps, plain: Cell, cell: CellResult, where: Where) -> tuple[int, ...]:
+def _answered(
+    known: KnownGaps, plain: Cell, cell: CellResult, places: Mapping[tuple[str, str], Where]
+) -> tuple[int, ...]:
     """Return the entries that apply to a cell, without bf16 entries if it ran in float32 only."""
-    applicable = applying(known, plain, where)
+    applicable = applying(known, plain, places[cell.model, cell.backend])
     if cell.numerics is not None or cell.meaning is None:
         return applicable
-    return tuple(index for index in applicable if not _of_bf16(known.entries[index]))
-
-
-def _of_bf16(entry: Entry) -> bool:
-    return entry.precision is Precision.BF16 or set(entry.verdicts) == {Verdict.DRIFT}
+    entries = known.entries
+    return tuple(
+        index
+        for index in applicable
+        if entries[index].precision is not Precision.BF16
+        and set(entries[index].verdicts) != {Verdict.DRIFT}
+    )
 
 
 def applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
@@ -158,25 +160,25 @@ def standing(
 def _assess(
     cell: CellResult, plain: Cell, known: KnownGaps, entries: tuple[int, ...], today: dt.date
 ) -> Assessed:
-    if cell.harness and not cell.verdict.passes:
-        return Assessed(cell, plain, Finding.HARNESS, cell.reason or "the harness failed", entries)
     if cell.verdict.passes:
         always = tuple(index for index in entries if not known.entries[index].sometimes)
         if not always:
             return Assessed(cell, plain, Finding.PASSED, "", entries)
-        entries = always
-        words = f"passes, but {_lines(known, entries)} expects {_wanted(known, entries)}"
-        return Assessed(cell, plain, Finding.STALE, words, entries)
-    explaining = tuple(index for index in entries if explains(known.entries[index], cell))
+        words = f"passes, but {_lines(known, always)} expects {_wanted(known, always)}"
+        return Assessed(cell, plain, Finding.STALE, words, always)
+    explaining = [index for index in entries if explains(known.entries[index], cell)]
     valid = [index for index in explaining if not known.entries[index].expired(today)]
-    if valid:
-        return Assessed(cell, plain, Finding.KNOWN, known.entries[valid[0]].reason, entries)
-    if explaining:
-        words = f"{_lines(known, explaining)} expired"
-        return Assessed(cell, plain, Finding.EXPIRED, words, entries)
-    words = _unexpected(cell, known, entries)
-    drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
-    return Assessed(cell, plain, Finding.NUMERICS if drifts else Finding.UNEXPECTED, words, entries)
+    if cell.harness:
+        finding, words = Finding.HARNESS, cell.reason or "the harness failed"
+    elif valid:
+        finding, words = Finding.KNOWN, known.entries[valid[0]].reason
+    elif explaining:
+        finding, words = Finding.EXPIRED, f"{_lines(known, explaining)} expired"
+    else:
+        drifts = cell.verdict is Verdict.DRIFT
+        finding = Finding.NUMERICS if drifts else Finding.UNEXPECTED
+        words = _unexpected(cell, known, entries)
+    return Assessed(cell, plain, finding, words, entries)
 
 
 def _unexpected(cell: CellResult, known: KnownGaps, entries: Sequence[int]) -> str:

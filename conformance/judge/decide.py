@@ -38,34 +38,23 @@ def decide(answers: list[Answer]) -> VerdictDecision:
     if meaning is None or numerics is None:
         [only] = answers
         return VerdictDecision(only.verdict, only.reason, only)
-    if meaning.verdict.neutral:
-        return VerdictDecision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
-    tied = meaning.verdict is Verdict.DRIFT
-    worse = numerics.verdict.fails or numerics.verdict.neutral
-    if not (meaning.verdict.passes or tied) or (tied and not worse):
-        return VerdictDecision(meaning.verdict, meaning.reason, meaning, numerics)
     shown, reason = numerics.verdict, numerics.reason
+    if meaning.verdict.neutral:
+        if not shown.neutral:
+            reason = f"{reason}; judged in bf16 alone, float32 is {meaning.verdict}"
+        return VerdictDecision(shown, reason, numerics, meaning)
+    tied = meaning.verdict is Verdict.DRIFT and (shown.fails or shown.neutral)
+    if not (meaning.verdict.passes or tied):
+        return VerdictDecision(meaning.verdict, meaning.reason, meaning, numerics)
     if shown is Verdict.VACUOUS:
         claims = judgement.claims(numerics.observations, numerics.relations)
         off = [claim for claim in claims if not claim[0].passes]
-        if off:
-            shown, reason = judgement.deciding(off)
-            numerics = replace(numerics, harness=shown is Verdict.UNKNOWN)
-    if shown is Verdict.VACUOUS:
-        words = f"{meaning.reason}; in bf16 {shown}: {reason}"
-        return VerdictDecision(meaning.verdict, words, meaning, numerics)
+        if not off:
+            words = f"{meaning.reason}; in bf16 {shown}: {reason}"
+            return VerdictDecision(meaning.verdict, words, meaning, numerics)
+        shown, reason = judgement.deciding(off)
+        numerics = replace(numerics, harness=shown is Verdict.UNKNOWN)
     if shown.passes:
         return VerdictDecision(shown, meaning.reason, meaning, numerics)
-    return VerdictDecision(
-        shown, _only_bf16(replace(numerics, reason=reason), meaning), numerics, meaning
-    )
-
-
-def _only_bf16(numerics: Answer, meaning: Answer) -> str:
-    return f"in bf16 only, in float32 {meaning.verdict}: {numerics.reason}"
-
-
-def _alone(numerics: Answer, meaning: Answer) -> str:
-    if numerics.verdict.neutral:
-        return numerics.reason
-    return f"{numerics.reason}; judged in bf16 alone, float32 is {meaning.verdict}"
+    words = f"in bf16 only, in float32 {meaning.verdict}: {reason}"
+    return VerdictDecision(shown, words, numerics, meaning)

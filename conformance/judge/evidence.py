@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from conformance.judge.diagnosis.predictions import Explanation
+from conformance.judge.diagnosis.predictions import Hypothesis, NoisyRows, Scene
+from conformance.judge.measures import metrics, structure
 from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.gain import Effect
 from conformance.judge.reference import ReferenceRuns
 from conformance.records import Judged, Relation, Site, Verdict
-
-#: Verdicts on observations that no number can be read from.
-_MISFITS = (Verdict.STRUCTURE, Verdict.DTYPE)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,25 +28,48 @@ class Evidence:
     rows: dict[Site, Tensor] = field(default_factory=dict)
     floors: dict[Site, Floor] = field(default_factory=dict)
     effects: dict[Site, Effect] = field(default_factory=dict)
-    explained: dict[Site, tuple[Explanation, ...]] = field(default_factory=dict)
+    explained: dict[Site, tuple[Hypothesis, ...]] = field(default_factory=dict)
 
     def settle(self, site: Site, verdict: Verdict, message: str, **extra: float) -> None:
         """Record a verdict that needs no distance."""
         tensor = self.observed.get(site)
         shape = () if tensor is None else tuple(tensor.shape)
-        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+        dtype = "" if tensor is None else structure.short(tensor.dtype)
         self.judged[site] = Judged(
             str(site), verdict, message, shape=shape, dtype=dtype, extra=extra
         )
 
     def comparable(self) -> dict[Site, Tensor]:
         """Return the observations whose shape and dtype are allowed."""
+        misfits = (Verdict.STRUCTURE, Verdict.DTYPE)
         return {
             site: tensor
             for site, tensor in self.observed.items()
-            if site not in self.judged or self.judged[site].verdict not in _MISFITS
+            if site not in self.judged or self.judged[site].verdict not in misfits
         }
 
     def open(self) -> list[Site]:
         """Return the sites of the reference that have no verdict yet."""
         return [site for site in self.reference.reference_values if site not in self.judged]
+
+    def scene_of_value(self, site: Site) -> Scene:
+        """Return an observation together with every value of the reference."""
+        reference = self.reference
+        auxiliary = {aux: metrics.rows(tensor) for aux, tensor in reference.auxiliary.items()}
+        if site.name == "logits":
+            auxiliary[site] = metrics.rows(reference.reference_values[site])
+        rows = reference.floor(site).view(self.rows[site])
+        return Scene(site, rows, reference.known(), auxiliary)
+
+    def scene_of_change(self, site: Site) -> Scene:
+        """Return the change that the write made, together with every change in the reference."""
+        changes = {}
+        for edited in self.effects:
+            before = self.reference.floor(replace(edited, run="clean"))
+            after = self.reference.floor(edited)
+            change = (after.reference - before.reference) * before.bulk
+            changes[edited] = NoisyRows(change, torch.hypot(after.noise, before.noise))
+        clean = replace(site, run="clean")
+        floor = self.reference.floor(clean)
+        change = floor.view(self.rows[site] - self.rows[clean]) * floor.bulk
+        return Scene(site, change, changes, {})

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics, rounded
+from conformance.judge.measures.metrics import rows as _rows
 from conformance.records import BF16_LIMITS, FLOAT32_LIMITS, Precision, Verdict
 
 #: How many standard deviations a count of flips may exceed a baseline run's.
@@ -28,9 +29,7 @@ _WINDOW = 9
 
 def share(width: int) -> float:
     """Return the share of the bf16 baseline runs' noise that a float32 candidate may have."""
-    finest, coarsest = (
-        metrics.least(precision, width) for precision in (Precision.FLOAT32, Precision.BF16)
-    )
+    finest, coarsest = metrics.least(Precision.FLOAT32, width), metrics.least(Precision.BF16, width)
     return min(1.0, FLOAT32_LIMITS.k_max * finest / coarsest)
 
 
@@ -46,11 +45,6 @@ class Runs:
     coarse: Sequence[Tensor] = ()
     width: int = 1
 
-    @property
-    def shown(self) -> Tensor:
-        """Return all of them: [runs, *shape]."""
-        return torch.stack([self.reference, *self.baseline, *self.coarse])
-
 
 def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdict, str]:
     """Compare integers of the same shape; say how many differ and whether rounding explains it."""
@@ -63,10 +57,8 @@ def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdic
     flips = max((int((run != runs.reference).sum()) for run in runs.baseline), default=0)
     if flips:
         words += f"; up to {flips} in transformers' own {precision} runs"
-    if precision is Precision.FLOAT32:
-        verdict, why = _in_float32(candidate, runs)
-    else:
-        verdict, why = _in_bf16(candidate, runs)
+    in_precision = _in_float32 if precision is Precision.FLOAT32 else _in_bf16
+    verdict, why = in_precision(candidate, runs)
     return verdict, f"{words}; {why}" if why else words
 
 
@@ -99,16 +91,16 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 def _far(candidate: Tensor, runs: Runs) -> float:
     """Return how far the worst row moved, in multiples of the baseline; 0 for other integers."""
     if _rounded_numbers(runs):
-        right, moved = _rows(runs.reference), [_rows(run) for run in runs.coarse]
-        own = _rows(candidate)
+        where = _rows
     elif _orders(candidate, runs):
-        right, moved = _places_of(runs.reference), [_places_of(run) for run in runs.coarse]
-        own = _places_of(candidate)
+        where = _places_of
     else:
         return 0.0
-    squares = torch.stack([(run - right).square().sum(dim=-1) for run in moved]).mean(dim=0)
+    right = where(runs.reference)
+    moved = [(where(run) - right).square().sum(dim=-1) for run in runs.coarse]
+    squares = torch.stack(moved).mean(dim=0)
     usual = squares.clamp_min(float(squares.mean())).sqrt()
-    return float(metrics.ratio((own - right).norm(dim=-1), usual).max())
+    return float(metrics.ratio((where(candidate) - right).norm(dim=-1), usual).max())
 
 
 def _excess(mine: Tensor, theirs: Tensor) -> float:
@@ -147,7 +139,8 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
         return _places(candidate, runs)
     if reason := _others_in_a_row(candidate, runs.reference, (*runs.baseline, *runs.coarse)):
         return Verdict.WRONG, reason
-    strange = (candidate != runs.shown).all(dim=0)
+    shown = torch.stack([runs.reference, *runs.baseline, *runs.coarse])
+    strange = (candidate != shown).all(dim=0)
     if bool(strange.any()):
         return Verdict.WRONG, f"{int(strange.sum())} are in no baseline run"
     moved = [(run != runs.reference).double() for run in runs.coarse]
@@ -157,10 +150,6 @@ def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     flips = [_rows(run != runs.reference) for run in runs.baseline]
     let = torch.stack(flips).sum(dim=-1).amax(dim=0) if flips else torch.zeros(1)
     return _by_chance(_rows(candidate != runs.reference), _rows(chance), let, "as in baseline runs")
-
-
-def _rows(values: Tensor) -> Tensor:
-    return metrics.rows(values)
 
 
 def _by_chance(off: Tensor, chance: Tensor, let: Tensor, why: str) -> tuple[Verdict, str]:
@@ -199,9 +188,8 @@ def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
     if bool((apart > 1 + (DEVIATIONS * may).floor()).any()):
         return Verdict.WRONG, f"by up to {int(apart.max())}, where numbers were rounded"
     chance = may.clamp_max(1.0).expand_as(apart)
-    return _by_chance(
-        apart > 0, chance, torch.zeros(1), "as neighbours, where numbers were rounded"
-    )
+    why = "as neighbours, where numbers were rounded"
+    return _by_chance(apart > 0, chance, torch.zeros(1), why)
 
 
 def _orders(candidate: Tensor, runs: Runs) -> bool:
@@ -243,13 +231,12 @@ def _places_of(ids: Tensor) -> Tensor:
 
 def _others_in_a_row(candidate: Tensor, reference: Tensor, baseline: Sequence[Tensor]) -> str:
     """Return why a row's ids are wrong, if baseline runs only reorder the same ids."""
-    if all(_same_in_rows(run, reference) for run in baseline) and not _same_in_rows(
-        candidate, reference
-    ):
-        if any(not torch.equal(run, reference) for run in baseline):
-            return "which order the same ones otherwise, and not others"
-        return "no baseline run has others"
-    return ""
+    same = all(_same_in_rows(run, reference) for run in baseline)
+    if not same or _same_in_rows(candidate, reference):
+        return ""
+    if any(not torch.equal(run, reference) for run in baseline):
+        return "which order the same ones otherwise, and not others"
+    return "no baseline run has others"
 
 
 def _same_in_rows(left: Tensor, right: Tensor) -> bool:

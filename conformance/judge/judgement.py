@@ -27,8 +27,6 @@ ORDER = (
     Verdict.EXACT,
 )
 
-NOTHING = "nothing was observed"
-
 
 @record()
 class Judgement:
@@ -50,14 +48,9 @@ class Judgement:
     explanations: tuple[str, ...] = ()
 
 
-def unknown(reason: str, relations: Sequence[Relation] = ()) -> Judgement:
+def unknown(reason: str) -> Judgement:
     """Return an `unknown`: the harness lacks data to judge, which is never a pass."""
-    return Judgement(Verdict.UNKNOWN, reason, relations=tuple(relations), harness=True)
-
-
-def first(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict that decides; `unknown` if there is none."""
-    return min(verdicts, key=ORDER.index, default=Verdict.UNKNOWN)
+    return Judgement(Verdict.UNKNOWN, reason, harness=True)
 
 
 def worst(observations: Sequence[Judged]) -> Judged | None:
@@ -70,41 +63,36 @@ def claims(
     observations: Sequence[Judged], relations: Sequence[Relation]
 ) -> list[tuple[Verdict, str]]:
     """Return each verdict of the observations once, with its reason, and the broken relations."""
-    kinds = {observation.verdict: None for observation in observations}
-    claimed = [(kind, _reason_of(kind, observations)) for kind in kinds]
-    broken = [relation for relation in relations if relation.gates and not relation.holds]
-    return claimed + [_broken_claim(relation) for relation in broken]
+    kinds = dict.fromkeys(observation.verdict for observation in observations)
+    claimed = [(kind, reason_of(kind, observations)) for kind in kinds]
+    for relation in relations:
+        if relation.gates and not relation.holds:
+            kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
+            claimed.append((kind, f"does not hold: {relation.name} ({relation.detail})"))
+    return claimed
 
 
 def deciding(claimed: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
     """Return the claim that decides: the first of its verdict; `unknown` if there is none."""
-    decided = first([kind for kind, _ in claimed])
-    return next((claim for claim in claimed if claim[0] is decided), (decided, NOTHING))
+    nothing = (Verdict.UNKNOWN, "nothing was observed")
+    return min(claimed, key=lambda claim: ORDER.index(claim[0]), default=nothing)
 
 
-def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
+def reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
     """Return why the observations have this verdict."""
     concerned = [observation for observation in observations if observation.verdict is kind]
-    names = [observation.site for observation in concerned]
-    furthest_off = worst(observations)
-    furthest = ""
-    if furthest_off is not None:
-        at = place(Site.parse(furthest_off.site))
-        furthest = f"{furthest_off.q_max:.2f} × noise at {at}"
     if kind is Verdict.EXACT:
         return f"all {len(observations)} observations are bitwise those of baseline runs"
     if kind is Verdict.MATCH:
-        within = f"all {len(observations)} observations are within the noise of baseline runs"
-        return f"{within}; furthest {furthest}" if furthest else within
-    words = f"{places(names)}: {concerned[0].message}"
+        words = f"all {len(observations)} observations are within the noise of baseline runs"
+        if (furthest := worst(observations)) is not None:
+            at = place(Site.parse(furthest.site))
+            words += f"; furthest {furthest.q_max:.2f} × noise at {at}"
+        return words
+    words = f"{places([one.site for one in concerned])}: {concerned[0].message}"
     if kind in {Verdict.WRONG, Verdict.DRIFT}:
         return f"{len(concerned)} of {len(observations)} observations are off, first {words}"
     return words
-
-
-def _broken_claim(relation: Relation) -> tuple[Verdict, str]:
-    kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
-    return kind, f"does not hold: {relation.name} ({relation.detail})"
 
 
 def order(site: Site) -> tuple[str, int, int, float, str]:

@@ -64,6 +64,15 @@ class ReferenceRuns:
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, NoisyRows] = field(default_factory=dict)
 
+    @property
+    def routers_tie(self) -> bool:
+        """Return whether router ties matter: in a mixture in bf16.
+
+        There the clean and the edited run may differ by an expert where nothing was written, which
+        makes gains useless. Float32 has judged them.
+        """
+        return self.mixture and self.precision is Precision.BF16
+
     def other_kinds(self, observed: Mapping[Site, Tensor]) -> dict[Site, str]:
         """Describe the observations whose nan and infinities differ from the reference's."""
         return {
@@ -92,11 +101,8 @@ class ReferenceRuns:
         run.
         """
         for site, borrowed in other._floors.items():
-            if (
-                site in self.reference_values
-                and self._clean(site) is None
-                and self._same_values(site, other)
-            ):
+            shared = site in self.reference_values and self._clean(site) is None
+            if shared and self._same_values(site, other):
                 self._floors[site] = borrowed
 
     def _same_values(self, site: Site, other: ReferenceRuns) -> bool:
@@ -119,14 +125,10 @@ class ReferenceRuns:
                 self._prepare(batch, [clean_of[site] for site in batch])
 
     def _prepare(self, sites: Sequence[Site], clean_sites: Sequence[Site | None]) -> None:
+        runs = zip(*(self.baseline_values[site] for site in sites), strict=True)
         computed = floor.floors(
             [metrics.rows(self.reference_values[site]) for site in sites],
-            torch.stack(
-                [
-                    metrics.all_rows(runs)
-                    for runs in zip(*(self.baseline_values[s] for s in sites), strict=True)
-                ]
-            ),
+            torch.stack([metrics.all_rows(run) for run in runs]),
             [
                 None if clean is None else self._floors[clean].reference.norm(dim=-1)
                 for clean in clean_sites
@@ -166,33 +168,23 @@ class ReferenceRuns:
 
     def integers(self, site: Site) -> Runs:
         """Return the integers of the reference and the baseline runs at a site."""
-        return Runs(
-            self.reference_values[site],
-            self.baseline_values[site],
-            self.coarse.get(site, ()),
-            self._terms(),
-        )
+        values = (self.reference_values[site], self.baseline_values[site])
+        return Runs(*values, self.coarse.get(site, ()), self._terms())
 
     def _terms(self) -> int:
         """Return how many products a sum in the model has; logits alone do not show the width."""
         if not self.width:
-            floats = (
-                value for value in self.reference_values.values() if value.is_floating_point()
-            )
-            narrowest = min((metrics.shape_of_rows(value)[1] for value in floats), default=1)
-            self.width = min(narrowest, _WIDE)
+            floats = [one for one in self.reference_values.values() if one.is_floating_point()]
+            self.width = min((metrics.shape_of_rows(one)[1] for one in floats), default=1)
+            self.width = min(self.width, _WIDE)
         return self.width
 
     def _clean(self, site: Site) -> Site | None:
         """Return the clean site of an edited observation, if it exists and has the same shape."""
-        clean = replace(site, run="clean")
-        if site.run != "edited" or clean not in self.reference_values:
+        clean, values = replace(site, run="clean"), self.reference_values
+        if site.run != "edited" or clean not in values:
             return None
-        return (
-            clean
-            if self.reference_values[clean].shape == self.reference_values[site].shape
-            else None
-        )
+        return clean if values[clean].shape == values[site].shape else None
 
     def known(self) -> Mapping[Site, NoisyRows]:
         """Return every value of the reference with its noise: what a wrong value may be instead."""
@@ -247,11 +239,10 @@ def read_reference(
         site: tuple(values[site] for values in runs.values()) for site in reference_values
     }
     clear = {site: places for site, places in odd.items() if site not in unclear}
-    own = (
-        reference_values
-        if free is None
-        else {Site.parse(site): value for site, value in free.items()}
-    )
+    if free is None:
+        greedy = tokens.greedy_sites(reference_values)
+    else:
+        greedy = tokens.greedy_sites({Site.parse(site): value for site, value in free.items()})
     return ReferenceRuns(
         reference_values,
         baseline_values,
@@ -261,7 +252,7 @@ def read_reference(
         width,
         numberless=clear,
         unclear=unclear,
-        greedy=tokens.greedy_sites(own),
+        greedy=greedy,
         ties=ties if precision is Precision.FLOAT32 else {},
         rounded=kinds,
         coarse=coarse,
@@ -273,13 +264,13 @@ def _coarse_integers(
     reference: Mapping[str, Mapping[str, Tensor]], reference_values: Mapping[Site, Tensor]
 ) -> dict[Site, tuple[Tensor, ...]]:
     """Return the integers of the bf16 baseline runs that have the reference's shape."""
-    runs = [
-        {Site.parse(name): value for name, value in values.items()}
-        for run, values in reference.items()
-        if in_precision(run, Precision.BF16)
-    ]
+    runs = [values for run, values in reference.items() if in_precision(run, Precision.BF16)]
     return {
-        site: tuple(run[site] for run in runs if site in run and run[site].shape == value.shape)
+        site: tuple(
+            run[name]
+            for run in runs
+            if (name := str(site)) in run and run[name].shape == value.shape
+        )
         for site, value in reference_values.items()
         if not value.is_floating_point()
     }
@@ -349,16 +340,10 @@ def _misshapen(
         if not tensor.numel():
             yield f"the reference of {site} is empty"
         for name, values in baseline_runs.items():
-            if flaw := _flaw(values.get(site), tensor):
-                yield f"{site} of {name} {flaw}"
-
-
-def _flaw(value: Tensor | None, reference: Tensor) -> str:
-    if value is None:
-        return "is not there"
-    if value.shape != reference.shape:
-        return f"has shape {list(value.shape)} instead of {list(reference.shape)}"
-    return ""
+            if site not in values:
+                yield f"{site} of {name} is not there"
+            elif (shape := values[site].shape) != tensor.shape:
+                yield f"{site} of {name} has shape {list(shape)} instead of {list(tensor.shape)}"
 
 
 def _not_finite(values: Mapping[Site, Tensor]) -> Site | None:

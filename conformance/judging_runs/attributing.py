@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
 from conformance.engines import LIBRARIES
-from conformance.judge.attribution import attribute
-from conformance.judge.plain import Plain
+from conformance.judge.attribution import Plain, attribute
 from conformance.records import Attribution, CellResult, Column, Judged, Side, Site, Verdict
 
 #: Verdicts without a comparable generation; without an error, the process just ended.
@@ -42,7 +41,7 @@ def attributed(
             continue
         column = by_id[cell.backend]
         single_stage = single(column)
-        plain = plain_of(cell, alone(cell))
+        plain = plain_of(alone(cell))
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))
         attribution = attribute(
@@ -78,13 +77,12 @@ def _but_stages(column: Column) -> tuple[object, ...]:
     return column.engine, column.tensor, column.options, *where
 
 
-def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
-    """Return what an engine's runs without nnsight say about one of its failed cells.
+def plain_of(alone: Mapping[str, CellResult]) -> Plain | None:
+    """Return what an engine's runs without nnsight say about its failed cells.
 
     It agrees with the reference if everything that could be judged does, including its generation.
     """
-    by_scenario = {name: _witness(cell, result) for name, result in alone.items()}
-    known = {name: plain for name, plain in by_scenario.items() if plain is not None}
+    known = {name: plain for name, one in alone.items() if (plain := _witness(one)) is not None}
     wrong = [plain for plain in known.values() if not plain.agrees]
     if wrong:
         return wrong[0]
@@ -94,18 +92,14 @@ def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
     return Plain(True, f"{words} within the noise of the reference", streams=COMPUTED.name in known)
 
 
-def _witness(cell: CellResult, alone: CellResult) -> Plain | None:
-    """Return what a run without nnsight says about a cell: nothing if it could not be made.
-
-    A drift explains only drift.
-    """
+def _witness(alone: CellResult) -> Plain | None:
+    """Return what a run without nnsight says: nothing if it could not be made, or drifts."""
     if alone.harness or alone.verdict.neutral:
         return None
     verdict = alone.verdict
     if verdict in _ENDED and not alone.observations:
         return _ended(alone)
-    explains = verdict is not Verdict.DRIFT or cell.verdict is Verdict.DRIFT
-    if not alone.observations or not explains:
+    if not alone.observations or verdict is Verdict.DRIFT:
         return None
     words = f"its own {_counted(alone.observations)} are"
     if verdict.passes:
@@ -117,8 +111,7 @@ def _ended(generated: CellResult) -> Plain | None:
     """Return a disagreement if the engine raised, or its process just ended; None otherwise."""
     alone = attribute(replace(generated, harness=False), ())
     raised = alone is not None and alone.side is Side.ENGINE
-    silent = generated.verdict is not Verdict.ERROR
-    if not (raised or silent):
+    if generated.verdict is Verdict.ERROR and not raised:
         return None
     evidence = f"its own generation ends in {generated.verdict}: {generated.reason}"
     return Plain(agrees=False, evidence=evidence)

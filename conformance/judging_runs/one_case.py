@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,16 +12,20 @@ from torch import Tensor
 from conformance.builtin import one_layer
 from conformance.environments import command_of
 from conformance.generated_tokens import by_member
-from conformance.judge import predicted
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import VerdictDecision, decide
 from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
-from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
-from conformance.judge.measures.relations import BITWISE, same_bits
+from conformance.judge.measures.relations import BITWISE, compare_environments, same_bits
+from conformance.judge.reference import REFERENCE_RUN
 from conformance.judging_runs.attributing import one_stage
-from conformance.judging_runs.reference_reader import CaseReference, ReferenceReader
+from conformance.judging_runs.reference_reader import (
+    CaseReference,
+    ReferenceReader,
+    definitions,
+    subtract_definition,
+)
 from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
@@ -30,6 +33,7 @@ from conformance.records import (
     Cell,
     CellResult,
     Column,
+    Group,
     Model,
     Outcome,
     Precision,
@@ -41,25 +45,12 @@ from conformance.records import (
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
 
-#: The verdict of a cell that cannot be judged, by the status of its run.
-UNJUDGED: Mapping[Status, Verdict] = {
-    Status.UNSUPPORTED: Verdict.UNSUPPORTED,
-    Status.SKIPPED: Verdict.SKIPPED,
-    Status.UNTESTABLE: Verdict.UNTESTABLE,
-    Status.STRUCTURE: Verdict.STRUCTURE,
-    Status.ERROR: Verdict.ERROR,
-    Status.CRASH: Verdict.CRASH,
-    Status.TIMEOUT: Verdict.TIMEOUT,
-    Status.UNKNOWN: Verdict.UNKNOWN,
-    Status.MISSING: Verdict.MISSING,
-}
-
 
 def unjudged(outcome: Outcome, precision: Precision) -> Answer:
-    """Return one precision's answer for a cell that cannot be judged."""
+    """Return one precision's answer for a cell that cannot be judged: its run's status."""
     return Answer(
         precision,
-        UNJUDGED[outcome.status],
+        Verdict(outcome.status),
         outcome.reason,
         seconds=outcome.seconds,
         detail=outcome.detail,
@@ -133,8 +124,8 @@ class Columns:
                 before=before.readers.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Observation, CaseReference, tuple[bool, ...], Judgement]] = []
-        self._environments: dict[tuple[str, Precision], Environments] = {}
+        self._judgements: list[tuple[_Observation, CaseReference, dict[str, bool], Judgement]] = []
+        self._environments: dict[tuple[str, Precision], dict[str, tuple[Relation, ...]]] = {}
 
     def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
         """Return the cell's verdict from both precisions or, if `float32_only`, from one."""
@@ -143,33 +134,38 @@ class Columns:
             alone = all(known.verdict.neutral for known in answers)
             answers.append(self._answer(cell, precision, alone=alone))
         decision = decide(answers)
-        outcomes = [self._outcome(cell, answer.precision) for answer in answers]
+        outcomes = [
+            outcome
+            for answer in answers
+            if (outcome := self._outcome(cell, answer.precision)) is not None
+        ]
+        options = command_of(self.columns[cell.backend])
         return cell_result(
             cell,
             decision,
             architecture=self.model.architecture,
             reason=decision.reason,
             seconds=sum(answer.seconds for answer in answers),
-            command=f"conformance run -m {cell.model} "
-            f"{command_of(self.columns[cell.backend])} -k '{cell.id}'",
+            command=f"conformance run -m {cell.model} {options} -k '{cell.id}'",
             detail=decision.leading.detail,
             harness=decision.leading.harness,
             diagnosis=decision.leading.diagnosis,
             layers=self.case.layers if self.case else {},
-            prompt_ids=next((outcome.prompt_ids for outcome in outcomes if outcome), ()),
-            left=tuple(
-                dict.fromkeys(name for outcome in outcomes if outcome for name in outcome.left)
-            ),
+            prompt_ids=next((outcome.prompt_ids for outcome in outcomes), ()),
+            left=tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.left)),
         )
 
     def _outcome(self, cell: Cell, precision: Precision) -> Outcome | None:
         return self.run.outcome(cell.model, gathered_in(cell.backend, precision), cell.key)
 
+    def _group(self, backend: str, precision: Precision) -> Group | None:
+        return self.run.group(self.model.id, gathered_in(backend, precision))
+
     def _answer(self, cell: Cell, precision: Precision, *, alone: bool) -> Answer:
         """Return one precision's answer; `alone` if no other precision decides correctness."""
         outcome = self._outcome(cell, precision)
         if outcome is None:
-            group = self.run.group(cell.model, gathered_in(cell.backend, precision))
+            group = self._group(cell.backend, precision)
             reason = group.reason if group and group.reason else "the run ended before it"
             return Answer(precision, Verdict.MISSING, reason, harness=True)
         if outcome.status is not Status.OK:
@@ -183,9 +179,8 @@ class Columns:
         case_reference = reader.along(observation.observed)
         if isinstance(case_reference, str):
             return Answer(precision, Verdict.UNKNOWN, case_reference, harness=True)
-        draws = draws_of(self.case) if reader.drawn() else None
         judgement = self._judgement(
-            cell.backend, precision, case_reference, observation, draws, alone=alone
+            cell.backend, precision, case_reference, observation, alone=alone
         )
         if judgement.verdict is Verdict.UNKNOWN and case_reference.lacking:
             judgement = replace(judgement, reason=f"{judgement.reason}: {case_reference.lacking}")
@@ -204,13 +199,27 @@ class Columns:
             worst_ratio=judgement.worst_ratio,
             harness=judgement.harness,
             diagnosis="; ".join(filter(None, diagnosis)),
-            predicted=self._predicted(column, precision, case_reference, observation, judgement),
+            predicted=self._predicted(cell.backend, case_reference, observation, judgement),
+        )
+
+    def _judge(
+        self, observation: _Observation, case_reference: CaseReference, **more: Any
+    ) -> Judgement:
+        assert self.scenario is not None  # noqa: S101 - the caller has looked
+        assert self.case is not None  # noqa: S101
+        return judge_cell(
+            observation.observed,
+            case_reference.reference,
+            has_edit=self.scenario.twin(self.case),
+            prompt_ids=observation.prompt_ids,
+            reference_ids=case_reference.prompt_ids,
+            limits=self.thresholds.of(case_reference.reference.precision),
+            **more,
         )
 
     def _predicted(
         self,
-        column: str,
-        precision: Precision,
+        backend: str,
         case_reference: CaseReference,
         observation: _Observation,
         judgement: Judgement,
@@ -219,30 +228,24 @@ class Columns:
 
         Rules without tolerance are not checked again: they do not depend on a definition.
         """
-        defined = predicted.definitions(case_reference.members)
-        if not defined or not judgement.verdict.fails or self.scenario is None or self.case is None:
+        defined = definitions(case_reference.members)
+        if not defined or not judgement.verdict.fails:
             return ()
-        group = self.run.group(self.model.id, column)
+        precision = case_reference.reference.precision
+        group = self._group(backend, precision)
+        bitwise = group is not None and group.bitwise
         fine = {Verdict.EXACT, Verdict.MATCH}
         if precision is Precision.BF16:
             fine |= {Verdict.DRIFT, Verdict.VACUOUS}
-        return tuple(
-            name
-            for name, values in defined.items()
-            if judge_cell(
-                predicted.without(observation.observed, case_reference.members["truth"], values),
-                case_reference.reference,
-                has_edit=self.scenario.twin(self.case),
-                equal=(),
-                prompt_ids=observation.prompt_ids,
-                reference_ids=case_reference.prompt_ids,
-                limits=self.thresholds.of(precision),
-                explain=False,
-                alone=False,
-                bitwise=group is not None and group.bitwise,
-            ).verdict
-            in fine
-        )
+        names = []
+        for name, values in defined.items():
+            truth = case_reference.members[REFERENCE_RUN]
+            rest = subtract_definition(observation.observed, truth, values)
+            moved = observation._replace(observed=rest)
+            context = {"explain": False, "alone": False, "bitwise": bitwise}
+            if self._judge(moved, case_reference, **context).verdict in fine:
+                names.append(name)
+        return tuple(names)
 
     def _judgement(
         self,
@@ -250,7 +253,6 @@ class Columns:
         precision: Precision,
         case_reference: CaseReference,
         observation: _Observation,
-        draws: Draws | None,
         *,
         alone: bool,
     ) -> Judgement:
@@ -258,62 +260,54 @@ class Columns:
 
         A judgement is reused only if the relations to other columns hold or gate nothing.
         """
+        assert self.scenario is not None  # noqa: S101 - the caller has looked
+        assert self.case is not None  # noqa: S101
         relations = self._across(backend, precision)
         if alone and precision is Precision.BF16:
             relations += self._with_own_input(gathered_in(backend, precision), observation)
-        group = self.run.group(self.model.id, gathered_in(backend, precision))
-        bitwise = group is not None and group.bitwise
-        beside = group is not None and group.bitwise_beside
-        rules = (bitwise, beside, alone)
+        group = self._group(backend, precision)
+        rules = {
+            "alone": alone,
+            "bitwise": group is not None and group.bitwise,
+            "bitwise_beside": group is not None and group.bitwise_beside,
+        }
         for known, by, held, judgement in self._judgements:
-            same = (
-                by is case_reference
-                and held == rules
-                and known.prompt_ids == observation.prompt_ids
-            )
+            same = by is case_reference and held == rules
+            same = same and known.prompt_ids == observation.prompt_ids
             if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
-        assert self.scenario is not None  # noqa: S101 - the caller has looked
-        assert self.case is not None  # noqa: S101
-        judge = partial(
-            judge_cell,
-            observation.observed,
-            case_reference.reference,
-            has_edit=self.scenario.twin(self.case),
-            equal=self.scenario.equal(self.case),
-            prompt_ids=observation.prompt_ids,
-            reference_ids=case_reference.prompt_ids,
-            limits=self.thresholds.of(precision),
-            draws=draws,
-            alone=alone,
-            bitwise=bitwise,
-            equal_alone=self.scenario.equal_alone(self.case),
-            bitwise_beside=beside,
-        )
-        if all(relation.holds for relation in relations if relation.gates):
-            judgement = judge()
-            self._judgements.append((observation, case_reference, rules, judgement))
-            return replace(judgement, relations=(*judgement.relations, *relations))
-        return judge(relations=relations)
+        context = {
+            **rules,
+            "equal": self.scenario.equal(self.case),
+            "equal_alone": self.scenario.equal_alone(self.case),
+            "draws": draws_of(self.case) if self.readers[precision].drawn() else None,
+        }
+        if not all(relation.holds for relation in relations if relation.gates):
+            return self._judge(observation, case_reference, relations=relations, **context)
+        judgement = self._judge(observation, case_reference, **context)
+        self._judgements.append((observation, case_reference, rules, judgement))
+        return replace(judgement, relations=(*judgement.relations, *relations))
 
     def _across(self, column: str, precision: Precision) -> tuple[Relation, ...]:
         """Return the relations of this case to other columns."""
         backend = self.columns[column].backend.id
         if (backend, precision) not in self._environments:
-            self._environments[backend, precision] = Environments(
+            self._environments[backend, precision] = compare_environments(
                 {
                     name: self.observed(gathered_in(name, precision))
                     for name, other in self.columns.items()
                     if other.backend.id == backend
                 }
             )
-        elsewhere = self._environments[backend, precision].relations(column)
+        elsewhere = self._environments[backend, precision][column]
         return (*self._as_on_one_stage(column, precision), *elsewhere)
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
         """Check that, on a CPU, several pipeline stages are bitwise equal to one stage."""
         single_stage = one_stage(self.columns[backend], tuple(self.columns.values()))
-        if single_stage is None or not self._on_cpu(backend, precision):
+        group = self._group(backend, precision)
+        on_cpu = group is not None and group.identity.get("device") == "cpu"
+        if single_stage is None or not on_cpu:
             return ()
         on_one_stage = self.observed(gathered_in(single_stage.id, precision))
         if not on_one_stage:
@@ -321,10 +315,6 @@ class Columns:
         mismatches = compare_exact(self.observed(gathered_in(backend, precision)), on_one_stage)
         detail = "; ".join(f"{mismatch.site}: {mismatch.message}" for mismatch in mismatches[:5])
         return (Relation(f"{BITWISE} {single_stage.id}", not mismatches, detail),)
-
-    def _on_cpu(self, backend: str, precision: Precision) -> bool:
-        group = self.run.group(self.model.id, gathered_in(backend, precision))
-        return group is not None and group.identity.get("device") == "cpu"
 
     def _placed(
         self, column: str, precision: Precision, judgement: Judgement, observation: _Observation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
@@ -24,10 +24,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
-
-#: Judges of engines without nnsight, and their results; each is computed once.
-_Beside = dict[tuple[str, Precision], Columns]
-_Judged = dict[tuple[Cell, Precision], CellResult]
 
 
 def judge_model(
@@ -79,26 +75,40 @@ class OneModel:
     thresholds: Thresholds
     precisions: Sequence[Precision]
     float32_only: Collection[Cell] = ()
+    #: Judges of engines without nnsight, and their results; each is computed once.
+    _beside: dict[tuple[str, Precision], Columns] = field(default_factory=dict, init=False)
+    _judged: dict[tuple[Cell, Precision], CellResult] = field(default_factory=dict, init=False)
 
     def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
         """Return the verdicts by id, without attributions, judging a case's columns together."""
         by_case: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
             by_case.setdefault((cell.scenario, cell.case), []).append(cell)
-        layers = model_info(self.run, self.model).layers
         results: dict[str, CellResult] = {}
         judge: Columns | None = None
         for (name, case_name), members in by_case.items():
-            scenario = self.scenarios.get(name)
-            cases = scenario.expand(layers) if scenario and layers else ()
-            case = next((case for case in cases if case.name == case_name), None)
-            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-            judge = Columns(*context, self.precisions, before=judge)
+            scenario, case = self.scenarios.get(name), self._find_case(name, case_name)
+            judge = self._columns(scenario, case, self.precisions, before=judge)
             results |= {
                 cell.id: judge.cell(cell, float32_only=cell in self.float32_only)
                 for cell in members
             }
         return results
+
+    def _find_case(self, scenario: str, name: str) -> Case | None:
+        found, layers = self.scenarios.get(scenario), model_info(self.run, self.model).layers
+        cases = found.expand(layers) if found and layers else ()
+        return next((case for case in cases if case.name == name), None)
+
+    def _columns(
+        self,
+        scenario: Scenario | None,
+        case: Case | None,
+        precisions: Sequence[Precision],
+        before: Columns | None = None,
+    ) -> Columns:
+        context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
+        return Columns(*context, precisions, before=before)
 
     def blamed(
         self, cells: Mapping[str, CellResult], columns: Sequence[Column]
@@ -120,10 +130,7 @@ class OneModel:
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
         """Judge what the cell's engine did without nnsight, with the same prompts and settings."""
-        scenario = self.scenarios.get(cell.scenario)
-        layers = model_info(self.run, self.model).layers
-        cases = scenario.expand(layers) if scenario and layers else ()
-        own_case = next((case for case in cases if case.name == cell.case), None)
+        own_case = self._find_case(cell.scenario, cell.case)
         results = {}
         for name in WITHOUT_NNSIGHT:
             case = alone(name, own_case) if own_case else None
@@ -137,16 +144,9 @@ class OneModel:
 
     def _judged_alone(self, cell: Cell, case: Case, precision: Precision) -> CellResult:
         """Judge a run without nnsight once for all cells that share it."""
-        beside, judged = self._without_nnsight
         key = (case.key, precision)
-        if key not in beside:
-            scenario = WITHOUT_NNSIGHT[case.scenario]
-            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-            beside[key] = Columns(*context, (precision,))
-        if (cell, precision) not in judged:
-            judged[cell, precision] = beside[key].cell(cell)
-        return judged[cell, precision]
-
-    @cached_property
-    def _without_nnsight(self) -> tuple[_Beside, _Judged]:
-        return {}, {}
+        if key not in self._beside:
+            self._beside[key] = self._columns(WITHOUT_NNSIGHT[case.scenario], case, (precision,))
+        if (cell, precision) not in self._judged:
+            self._judged[cell, precision] = self._beside[key].cell(cell)
+        return self._judged[cell, precision]

@@ -9,11 +9,14 @@ from torch import Tensor
 
 from conformance.along_candidate import case_along
 from conformance.generated_tokens import by_member
+from conformance.judge.measures.structure import is_text
 from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.planning.jobs import FORCED, REFERENCE
-from conformance.records import SAMPLED, Case, Precision, Site, Status
+from conformance.records import DEFINITION, SAMPLED, Case, Precision, Site, Status
 from conformance.store import RunFolder
 
+#: Observations of one run, by site.
+Values = Mapping[str, Tensor]
 #: Observations by member and site, and the token ids of the prompts.
 Observed = tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]]
 
@@ -154,3 +157,32 @@ def merged(
         | dict(forced.get(name, {}))
         for name, values in plain.items()
     }
+
+
+def definitions(members: Mapping[str, Values]) -> dict[str, Values]:
+    """Return the observations of each definition of the model in `members`, by its name."""
+    return {
+        name.removeprefix(DEFINITION): values
+        for name, values in members.items()
+        if name.startswith(DEFINITION)
+    }
+
+
+def subtract_definition(candidate: Values, reference: Values, defined: Values) -> dict[str, Tensor]:
+    """Subtract from the candidate what a definition of the model adds to the reference.
+
+    The remainder is judged as strictly as ever: values, gains and leaks.
+    """
+    return {
+        site: _subtract(value, reference.get(site), defined.get(site))
+        for site, value in candidate.items()
+    }
+
+
+def _subtract(value: Tensor, reference: Tensor | None, defined: Tensor | None) -> Tensor:
+    if reference is None or defined is None or not value.shape == reference.shape == defined.shape:
+        return value
+    if is_text(value) or not (value.is_floating_point() and reference.is_floating_point()):
+        same = value.dtype == reference.dtype == defined.dtype
+        return reference if same and bool((value == defined).all()) else value
+    return (value.double() - (defined.double() - reference.double())).to(value.dtype)

@@ -4,18 +4,26 @@ The reference is transformers' modelling code. vLLM defines most families itself
 log-probabilities, without nnsight, are the same, two implementations confirm the reference. A
 family that vLLM runs through transformers' code is not confirmed; if the two differ, either may be
 wrong.
+
+`confirmed.json` has an entry for each model that vLLM's own definition confirmed in an earlier run:
+the definition and some of the reference's log-probabilities. If today's reference has the same
+numbers, it is confirmed too, and an engine that differs from it by itself deviates, even in a run
+without a correct column. `scripts/confirmations.py RUN` writes the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from conformance.builtin.engine_alone import GENERATED
+from conformance.errors import ConformanceError
 from conformance.generated_tokens import by_member, in_precision
 from conformance.judge.measures.metrics import ROUNDING
-from conformance.judging_runs.confirmed import remembered
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     FLOAT32_LIMITS,
@@ -26,12 +34,17 @@ from conformance.records import (
     Site,
     Status,
     Witness,
+    from_json,
+    record,
 )
 from conformance.store import RunFolder, gathered_in
 
 #: Prefix of the model classes through which vLLM runs transformers' own code.
 _BACKEND = "Transformers"
 _CASE = f"{GENERATED.name}.all"
+FILE = Path(__file__).with_name("confirmed.json")
+#: How many numbers of each row of log-probabilities are kept.
+_KEPT = 16
 
 
 def find_confirmation(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
@@ -113,4 +126,66 @@ def _relative(value: Tensor, reference: Tensor) -> float:
     value, reference = value.double(), reference.double()
     return float(
         (value - reference).norm() / (reference - reference.mean()).norm().clamp_min(1e-30)
+    )
+
+
+@record()
+class Confirmed:
+    """Part of a reference, by site, that vLLM's class `definition` confirmed.
+
+    `distance` and `floor` are those of `conformance.records.Confirmation`.
+    """
+
+    model: str
+    architecture: str
+    definition: str
+    versions: Mapping[str, str]
+    distance: float
+    floor: float
+    truth: Mapping[str, tuple[float, ...]]
+
+
+@record()
+class Ledger:
+    entries: tuple[Confirmed, ...]
+
+
+def excerpt(rows: Mapping[str, Tensor]) -> dict[str, tuple[float, ...]]:
+    """Return evenly spaced numbers of each row."""
+    return {site: tuple(_spread(row).tolist()) for site, row in sorted(rows.items())}
+
+
+def _spread(row: Tensor) -> Tensor:
+    flat = row.flatten().double()
+    return flat[torch.linspace(0, len(flat) - 1, _KEPT).long()]
+
+
+@cache
+def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
+    """Load the entries by model. Raises ConformanceError if the file is damaged."""
+    try:
+        known = from_json(Ledger, path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConformanceError(f"damaged: {error}", path=path) from error
+    return {entry.model: entry for entry in known.entries}
+
+
+def remembered(model: Model, reference: Mapping[str, Tensor]) -> str:
+    """Return who confirmed this reference in an earlier run, "" if nobody did."""
+    entry = ledger().get(model.id)
+    if entry is None or entry.architecture != model.architecture or not entry.truth:
+        return ""
+    if not entry.truth.keys() <= reference.keys():
+        return ""
+    limit = FLOAT32_LIMITS.k_max * entry.floor
+    distances = (
+        _relative(_spread(reference[site]), torch.tensor(known, dtype=torch.float64))
+        for site, known in entry.truth.items()
+    )
+    if any(off > limit for off in distances):
+        return ""
+    by = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
+    return (
+        f"an earlier run confirmed this reference ({entry.definition} with {by}, "
+        f"{entry.distance:.1e} from it)"
     )

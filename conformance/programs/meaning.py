@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from conformance.programs.operations import Do, Form, ModelPart, Operation, Program, Tokens
-from conformance.programs.validity import prompts_of, source_of
+from conformance.programs.validity import source_of
 from conformance.records import FORCED, GREEDY, Case
 
 if TYPE_CHECKING:
@@ -105,11 +106,7 @@ class Acts:
         self.project_out = out
         self.active = active
         self.written: dict[tuple[int, int], Tensor] = {}
-        operations = [
-            (index, op)
-            for index, op in enumerate(program.operations)
-            if prompt in prompts_of(program, op)
-        ]
+        operations = program.operations_on(prompt)
         self.operations = sorted(operations, key=lambda item: (item[1].depth, item[0]))
         self.stopped = any(op.do is Do.STOP for _, op in operations)
 
@@ -130,24 +127,20 @@ class Acts:
         where = sorted(
             self.operations, key=lambda item: (replace(item[1], do=Do.READ).depth, item[0])
         )
-        for index, operation in where:
-            if operation.part is not ModelPart.TOKEN:
-                by_place.setdefault((operation.part, operation.layer), []).append(
-                    (index, operation)
-                )
+        for index, op in where:
+            if op.part is not ModelPart.TOKEN:
+                by_place.setdefault((op.part, op.layer), []).append((index, op))
         return by_place
 
     def visits(self) -> dict[tuple[str, int | None], Visit]:
         """Return the hook for each place of the program."""
         visits: dict[tuple[str, int | None], Visit] = {
-            place: _visit(self, members) for place, members in self.by_place().items()
+            place: partial(self.act, members) for place, members in self.by_place().items()
         }
         skipped = {op.layer for _, op in self.operations if op.do is Do.SKIP}
         for layer in skipped if self.active else ():
             before, after = (ModelPart.INPUT.value, layer), (ModelPart.STREAM.value, layer)
-            came_in: list[Tensor] = []
-            visits[before] = _keeping_input(visits.get(before), came_in)
-            visits[after] = _instead(visits.get(after), came_in)
+            visits[before], visits[after] = _skip_layer(visits.get(before), visits.get(after))
         return visits
 
     def act(self, members: Sequence[tuple[int, Operation]], step: int, rows: Tensor) -> Tensor:
@@ -177,29 +170,20 @@ class Acts:
         return self.values[operation.value, source, then]
 
 
-def _visit(acts: Acts, members: Sequence[tuple[int, Operation]]) -> Visit:
-    return lambda step, rows: acts.act(members, step, rows)
-
-
-def _keeping_input(visit: Visit | None, came_in: list[Tensor]) -> Visit:
-    """Return the visit, extended to keep the layer's input."""
+def _skip_layer(before: Visit | None, after: Visit | None) -> tuple[Visit, Visit]:
+    """Return the visits, extended so that the layer's output is replaced by its input."""
+    came_in: list[Tensor] = []
 
     def keep(step: int, rows: Tensor) -> Tensor:
-        rows = visit(step, rows) if visit else rows
+        rows = before(step, rows) if before else rows
         came_in[:] = [rows.clone()]
         return rows
 
-    return keep
-
-
-def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
-    """Return the visit applied to the layer's input, so that the layer is skipped."""
-
     def exchange(step: int, _: Tensor) -> Tensor:
         rows = came_in[0].clone()
-        return visit(step, rows) if visit else rows
+        return after(step, rows) if after else rows
 
-    return exchange
+    return keep, exchange
 
 
 def changed(
@@ -227,7 +211,7 @@ def forced_at(program: Program, prompt: int) -> dict[int, int]:
     return {
         step: int(op.amount)
         for op in program.operations
-        if op.do is Do.FORCE and prompt in prompts_of(program, op)
+        if op.do is Do.FORCE and prompt in program.prompts_of(op)
         for step in (range(program.steps) if op.step is None else (op.step,))
     }
 

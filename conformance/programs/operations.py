@@ -142,6 +142,16 @@ class Program:
         """Return the prompts of each trace."""
         return self.traces or (tuple(range(len(self.prompts))),)
 
+    def prompts_of(self, operation: Operation) -> range:
+        """Return the prompts that an operation acts on."""
+        at = operation.prompt
+        return range(len(self.prompts)) if at is None else range(at, at + 1)
+
+    def operations_on(self, prompt: int) -> list[tuple[int, Operation]]:
+        """Return the operations on a prompt, each with its index."""
+        every = enumerate(self.operations)
+        return [(index, op) for index, op in every if prompt in self.prompts_of(op)]
+
     @property
     def twin(self) -> bool:
         """Return whether it has a clean run too; forced ids need none."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conformance.programs.operations import Do, ModelPart, Operation, Program, Tokens, as_json
-from conformance.programs.validity import check, prompts_of, source_of
-from conformance.programs.words import meaning_in_words
+from conformance.programs.validity import check, source_of
 
 _WIDTH = 98
 
@@ -63,6 +62,22 @@ _PLACES = {
     ModelPart.LOGITS: "lm.logits",
 }
 _ROWS = {Tokens.ALL: "", Tokens.FIRST: "[:1]", Tokens.LAST: "[-1:]"}
+#: The docstring's words for an operation, and for its rows.
+_DOES = {
+    Do.READ: "read",
+    Do.DIFFERENCE: "read, less {value},",
+    Do.PRODUCT: "read, times {value},",
+    Do.ADD: "add {amount} times {value} to",
+    Do.SCALE: "multiply by {amount}",
+    Do.ZERO: "set to zero",
+    Do.REPLACE: "put {value} in the place of",
+    Do.PROJECT: "take the direction of {value} out of",
+}
+_ROWS_IN_WORDS = {
+    Tokens.ALL: "",
+    Tokens.FIRST: "the first row of ",
+    Tokens.LAST: "the last row of ",
+}
 
 
 def text(program: Program, name: str = "") -> str:
@@ -78,7 +93,7 @@ def text(program: Program, name: str = "") -> str:
     return "".join(
         [
             _HEAD.format(
-                words=meaning_in_words(program).replace("\\", "\\\\").replace('"', "'"),
+                words=_describe(program).replace("\\", "\\\\").replace('"', "'"),
                 data="\n".join(f"    {line}" for line in data.splitlines()),
                 name=name,
             ),
@@ -106,11 +121,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
     """Yield the lines of a prompt's block: in every step, what is due there."""
     name = f"seen_{prompt}"
     yield f"{name} = {{}}.save()"
-    operations = [
-        (index, op)
-        for index, op in enumerate(program.operations)
-        if prompt in prompts_of(program, op)
-    ]
+    operations = program.operations_on(prompt)
     many = program.steps > 1
     due = [(op.depth, index, _operation(program, op, index, prompt)) for index, op in operations]
     # A skipped layer's output is seen where the layer would have ended.
@@ -125,7 +136,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
         if many and when is not None and own:
             own = [f"if step == {when}:", *(f"    {line}" for line in own)]
         lines += own
-    step = "step" if many else "0"
+    step = _step(program)
     if not any(op.do is Do.STOP for _, op in operations):
         lines.append(f'{name}["logits", {step}] = lm.logits')
         for _, operation in operations:
@@ -142,8 +153,8 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
 def _operation(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
     if operation.part is ModelPart.TOKEN:
         return
+    place = _PLACES[operation.part].format(layer=operation.layer)
     if operation.do is Do.STOP:
-        place = _PLACES[operation.part].format(layer=operation.layer)
         yield place
         yield "tracer.stop()"
         return
@@ -151,16 +162,14 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
         yield "if case.active:"
         yield f"    lm.layers[{operation.layer}].skip()"
         return
-    place = _PLACES[operation.part].format(layer=operation.layer)
     rows = _ROWS[operation.tokens]
     value = _value(program, operation, prompt)
     if operation.do.reads:
         how = {Do.READ: "", Do.DIFFERENCE: f" - {value}", Do.PRODUCT: f" * {value}"}
         name = f"read_{index}_{prompt}"
         yield f"{name} = {place}{rows}{how[operation.do]}"
-        step = "0" if program.steps == 1 else "step"
         if operation.saved or _taken_elsewhere(program, index, prompt):
-            yield f'seen_{prompt}["read", {index}, {step}] = {name}'
+            yield f'seen_{prompt}["read", {index}, {_step(program)}] = {name}'
         return
     yield "if case.active:"
     yield f"    rows = {place}"
@@ -172,8 +181,11 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
 def _read_back(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
     """Yield a read of what was written; in the clean run, of what is there without it."""
     place = _PLACES[operation.part].format(layer=operation.layer)
-    step = "0" if program.steps == 1 else "step"
-    yield f'seen_{prompt}["written", {index}, {step}] = {place}'
+    yield f'seen_{prompt}["written", {index}, {_step(program)}] = {place}'
+
+
+def _step(program: Program) -> str:
+    return "0" if program.steps == 1 else "step"
 
 
 def _change(operation: Operation, rows: str, value: str) -> Iterator[str]:
@@ -200,7 +212,7 @@ def _value(program: Program, operation: Operation, prompt: int) -> str:
     source, then = source_of(program, operation, prompt, -1)
     if source == prompt:
         return f"read_{operation.value}_{prompt}"
-    step = "0" if program.steps == 1 else "step" if then < 0 else str(then)
+    step = _step(program) if program.steps == 1 or then < 0 else str(then)
     return f'seen_{source}["read", {operation.value}, {step}]'
 
 
@@ -209,6 +221,35 @@ def _taken_elsewhere(program: Program, index: int, prompt: int) -> bool:
     return any(
         taker.value == index
         and program.operations[index].prompt == prompt
-        and any(taking != prompt for taking in prompts_of(program, taker))
+        and any(taking != prompt for taking in program.prompts_of(taker))
         for taker in program.operations
     )
+
+
+def _describe(program: Program) -> str:
+    """Describe in a few sentences what is run, and what is done there."""
+    counts = ((len(program.prompts), "prompt"), (len(program.groups), "trace"))
+    prompts, traces, steps = (
+        f"{count} {noun}{'s' * (count > 1)}" for count, noun in (*counts, (program.steps, "step"))
+    )
+    lines = [f"Program: {prompts} in {traces}, {steps}."]
+    for index, operation in enumerate(program.operations):
+        where = "" if operation.prompt is None else f" of prompt {operation.prompt}"
+        if operation.step is not None and program.steps > 1:
+            where += f" in step {operation.step}"
+        lines.append(f"\n{index}. {_describe_operation(operation)}{where}.")
+    return "\n".join(lines)
+
+
+def _describe_operation(operation: Operation) -> str:
+    """Describe an operation: `add 0.5 times a fixed direction to the last row of stream 1`."""
+    layer = "" if operation.layer is None else f" {operation.layer}"
+    if operation.do is Do.SKIP:
+        return f"leave out layer{layer}"
+    if operation.do is Do.FORCE:
+        return f"force the id {operation.amount:g}"
+    if operation.do is Do.STOP:
+        return f"stop after {operation.part}{layer}"
+    value = "a fixed direction" if operation.value is None else f"({operation.value})"
+    does = _DOES[operation.do].format(value=value, amount=f"{operation.amount:g}")
+    return f"{does} {_ROWS_IN_WORDS[operation.tokens]}{operation.part}{layer}"

@@ -15,17 +15,15 @@ def complaints(program: Program) -> Iterator[str]:
     """Yield what is wrong with a program; nothing if it is valid."""
     if not program.prompts:
         yield "there is no prompt"
-    if sorted(index for group in program.groups for index in group) != list(
-        range(len(program.prompts))
-    ):
+    every = list(range(len(program.prompts)))
+    if sorted(index for group in program.groups for index in group) != every:
         yield "the traces do not hold every prompt once"
         return
     if program.steps < 1:
         yield "there is no step"
     stopped = {op.prompt for op in program.operations if op.do is Do.STOP}
-    if stopped >= set(range(len(program.prompts))) and not any(
-        (op.do.reads and op.saved) or op.do.writes for op in program.operations
-    ):
+    seen = any((op.do.reads and op.saved) or op.do.writes for op in program.operations)
+    if stopped >= set(every) and not seen:
         yield "every trace is stopped before anything is observed"
     for index, operation in enumerate(program.operations):
         for words in _operation(program, operation):
@@ -41,13 +39,6 @@ def check(program: Program) -> Program:
 
 def valid(program: Program) -> bool:
     return not any(True for _ in complaints(program))
-
-
-def prompts_of(program: Program, operation: Operation) -> tuple[int, ...]:
-    """Return the prompts that an operation acts on."""
-    if operation.prompt is None:
-        return tuple(range(len(program.prompts)))
-    return (operation.prompt,)
 
 
 def source_of(program: Program, taker: Operation, prompt: int, step: int) -> tuple[int, int]:
@@ -117,7 +108,7 @@ def _stop(program: Program, operation: Operation) -> Iterator[str]:
         return
     last = _moment(program, operation)
     for index, later in enumerate(program.operations):
-        shared = operation.prompt in prompts_of(program, later)
+        shared = operation.prompt in program.prompts_of(later)
         if later is not operation and shared and _moment(program, later, index) > last:
             yield f"operation {index} comes after the end"
 
@@ -128,14 +119,12 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
         yield "a layer is left out in every step, or in none"
-    of_whole_trace = operation.prompt is None or any(
-        group == (operation.prompt,) for group in program.groups
-    )
-    if not of_whole_trace:  # an nnsight rule: the prompts of a trace share a forward pass
+    # An nnsight rule: the prompts of a trace share a forward pass.
+    if operation.prompt is not None and (operation.prompt,) not in program.groups:
         yield "a layer is left out for every prompt of a trace, or for none"
     inside = (ModelPart.ATTENTION_INPUT, ModelPart.ATTENTION, ModelPart.MLP_INPUT, ModelPart.MLP)
     for index, beside in enumerate(program.operations):
-        together = set(prompts_of(program, beside)) & set(prompts_of(program, operation))
+        together = set(program.prompts_of(beside)) & set(program.prompts_of(operation))
         if together and beside.layer == operation.layer and beside.part in inside:
             yield f"operation {index} is inside of the layer that is left out"
         if beside is not operation and beside.do is Do.SKIP and beside.layer == operation.layer:
@@ -148,7 +137,7 @@ def _flow(program: Program, taker: Operation) -> Iterator[str]:
     giver = program.operations[taker.value]
     trace = {prompt: at for at, group in enumerate(program.groups) for prompt in group}
     steps = range(program.steps) if taker.step is None else (taker.step,)
-    for prompt in prompts_of(program, taker):
+    for prompt in program.prompts_of(taker):
         for step in steps:
             source, then = source_of(program, taker, prompt, step)
             if source != prompt and trace[source] >= trace[prompt]:

@@ -26,7 +26,7 @@ import torch
 from conformance import runner
 from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError, ExitCode
-from conformance.judging_runs.models import judge_models
+from conformance.judging_runs.run import judge_models
 from conformance.planning.jobs import REFERENCE, planned_jobs
 from conformance.records import (
     Cell,

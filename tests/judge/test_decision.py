@@ -96,6 +96,13 @@ def test_a_single_precision_is_its_own_judge(verdict: Verdict) -> None:
         assert found.verdict is verdict and found.beside is None
 
 
+@pytest.mark.parametrize("numerics", [v for v in Verdict if v is not Verdict.VACUOUS])
+def test_a_tie_in_float32_hides_nothing_that_bf16_shows(numerics: Verdict) -> None:
+    answers = both(Verdict.DRIFT, numerics)
+    for order in itertools.permutations(answers):
+        assert decide(list(order)).verdict is (Verdict.DRIFT if numerics.passes else numerics)
+
+
 def test_a_failure_never_becomes_a_pass() -> None:
     for meaning, numerics in itertools.product(Verdict, repeat=2):
         found = decide(both(meaning, numerics))

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
 from conformance.judge.judgement import Judgement
-from conformance.judge.reference import read_reference
 from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 
@@ -283,20 +281,12 @@ def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool
         return (rows + 0.01 * torch.randn(8, 64, generator=drawn)).bfloat16()
 
     members = {name: {"p0/s0/stream.1": noisy(reference)} for name in toy.BASELINE_RUNS}
-    known = read_reference(
-        {"truth": {"p0/s0/stream.1": reference}, **members}, has_edit=False, mixture=True
-    )
-    assert not isinstance(known, str)
     mine = reference.clone()
     mine[1 if not everywhere else slice(None)] = reference[3]
-    found = judge_cell(
+    found = toy.judge(
         {"p0/s0/stream.1": noisy(mine)},
-        known,
-        has_edit=False,
-        equal=(),
-        prompt_ids=((1,),),
-        reference_ids=((1,),),
-        limits=BF16_LIMITS,
+        {"truth": {"p0/s0/stream.1": reference}, **members},
+        reading={"mixture": True},
     )
     assert found.verdict is (Verdict.WRONG if everywhere else Verdict.DRIFT), found.reason
 

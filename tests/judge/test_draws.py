@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import Judgement, judge_cell, read_reference
+from conformance.judge.cell import Judgement
 from conformance.judge.measures.draws import Draws, distribution, likelihood
-from conformance.records import Precision, Thresholds, Verdict
+from conformance.records import Precision, Verdict
+from tests.judge import toy
 
 Members = dict[str, dict[str, Tensor]]
 
@@ -90,17 +91,7 @@ def judged(ids: Sequence[int], *, along: bool, draws: Draws | None = WIDE) -> Ju
 
 
 def judged_as(observed: Mapping[str, Tensor], known: Members, draws: Draws | None) -> Judgement:
-    reference = read_reference(known, has_edit=False, precision=Precision.FLOAT32)
-    return judge_cell(
-        observed,
-        reference,
-        has_edit=False,
-        equal=(),
-        prompt_ids=((1, 2),),
-        reference_ids=((1, 2),),
-        limits=Thresholds().float32,
-        draws=draws,
-    )
+    return toy.judge(observed, known, precision=Precision.FLOAT32, draws=draws)
 
 
 def likeliest(count: int) -> list[int]:

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conformance.engines import LIBRARIES
 from conformance.engines.building.checkpoint_builder import build
 from conformance.inputs import manifest
-from conformance.judge.measures.detection import detected
 from conformance.judge.measures.draws import (
     RATE,
     Draws,
     at_most,
+    detected,
     distribution,
     evidence,
     ways,

@@ -36,27 +36,31 @@ def said(off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str = "") 
     return place(observed, members, IDS, judged, BF16_LIMITS)
 
 
-def test_the_one_that_does_something_else_introduces_it() -> None:
-    found = said({1: rows(1) * 1.5}, failing=(1, 2, 3))
-    assert found.startswith("layer 1 introduces the error, layers 2-3 only inherit it")
-
-
-def test_the_clean_run_of_an_edited_run_is_meant() -> None:
-    found = said({2: rows(7)}, failing=(2, 3), run="clean/")
-    assert found.startswith("layer 2 introduces the error, layer 3 only inherits it")
-
-
-def test_several_may() -> None:
-    found = said({1: rows(8), 3: rows(9)}, failing=(1, 2, 3))
-    assert found.startswith("layers 1, 3 introduce the error, layer 2 only inherits it")
-
-
-def test_none_need() -> None:
-    assert said({}, failing=(2, 3)).startswith("no single layer introduces the error")
-
-
-def test_a_rounding_of_what_went_in_is_no_error() -> None:
-    assert "no single layer" in said({1: rows(1) + 0.006 * rows(77)}, failing=(1,))
+@pytest.mark.parametrize(
+    ("off", "failing", "run", "words"),
+    [
+        (
+            {1: rows(1) * 1.5},
+            (1, 2, 3),
+            "",
+            "layer 1 introduces the error, layers 2-3 only inherit",
+        ),
+        ({2: rows(7)}, (2, 3), "clean/", "layer 2 introduces the error, layer 3 only inherits it"),
+        (
+            {1: rows(8), 3: rows(9)},
+            (1, 2, 3),
+            "",
+            "layers 1, 3 introduce the error, layer 2 only inherits it",
+        ),
+        ({}, (2, 3), "", "no single layer introduces the error"),
+        # A rounding of what went in is no error.
+        ({1: rows(1) + 0.006 * rows(77)}, (1,), "", "no single layer"),
+    ],
+)
+def test_the_layers_that_do_something_else_introduce_it(
+    off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str, words: str
+) -> None:
+    assert said(off, failing, run).startswith(words)
 
 
 @pytest.mark.parametrize(("off", "holds"), [(0.0, True), (0.003, True), (0.02, False)])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
-from conformance.judge.predicted import definitions, without
-from conformance.judge.reference import read_reference
-from conformance.records import FLOAT32_LIMITS, Precision, Verdict
+from conformance.judging_runs.reference_reader import definitions, subtract_definition
+from conformance.records import Precision, Verdict
 from tests.judge import toy
 
 FLOAT32 = torch.float32
@@ -34,21 +32,11 @@ def edited(definition: bool, parts: int = 1, times: float = 1.0) -> toy.Observat
 def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     members = {"truth": edited(False), "definition-other": edited(True)}
     members |= {f"float32_{parts}": edited(False, parts) for parts in (2, 3, 4)}
-    reference = read_reference(members, has_edit=True, precision=Precision.FLOAT32, width=toy.WIDTH)
-    assert not isinstance(reference, str), reference
     assert set(definitions(members)) == {"other"}
     if predicted:
-        candidate = without(candidate, members["truth"], definitions(members)["other"])
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=True,
-        equal=(),
-        prompt_ids=toy.IDS,
-        reference_ids=toy.IDS,
-        limits=FLOAT32_LIMITS,
-        bitwise=False,
-    ).verdict
+        candidate = subtract_definition(candidate, members["truth"], definitions(members)["other"])
+    context = {"has_edit": True, "precision": Precision.FLOAT32, "reading": {"width": toy.WIDTH}}
+    return toy.judge(candidate, members, **context).verdict
 
 
 def test_a_candidate_of_the_other_definition_passes_by_it_alone() -> None:
@@ -70,7 +58,7 @@ def test_integers_are_those_of_either_definition() -> None:
     def one(value: int) -> dict[str, Tensor]:
         return {"p0/s0/ids": torch.tensor([value])}
 
-    assert without(one(4), one(3), one(4)) == one(3)
-    assert without(one(5), one(3), one(4)) == one(5)
+    assert subtract_definition(one(4), one(3), one(4)) == one(3)
+    assert subtract_definition(one(5), one(3), one(4)) == one(5)
     text = {"p0/s0/said": torch.tensor([65], dtype=torch.uint8)}
-    assert without(text, text, text) == text
+    assert subtract_definition(text, text, text) == text

@@ -212,8 +212,8 @@ def test_the_gain_of_every_token_is_exact(gains: list[float], seed: int, shuffle
     draw = torch.Generator().manual_seed(seed)
     clean, delta = torch.randn(2, len(gains), 24, generator=draw, dtype=torch.float64)
     noise = 1e-3 * torch.randn(2, 4, len(gains), 24, generator=draw, dtype=torch.float64)
-    floors = [floor.floor(clean, clean + noise[0])]
-    floors += [floor.floor(clean + delta, clean + delta + noise[1])]
+    floors = [toy.floor(clean, clean + noise[0])]
+    floors += [toy.floor(clean + delta, clean + delta + noise[1])]
     g = torch.tensor(gains, dtype=torch.float64)
     pairs = [gain.RunPair(clean, clean + g.unsqueeze(-1) * delta, *floors)]
     if shuffled:  # another observation in the same batch changes nothing

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.cell import Judgement
 from conformance.judge.measures import rankings
-from conformance.judge.reference import read_reference
-from conformance.records import BF16_LIMITS, FLOAT32_LIMITS, Precision, Verdict
+from conformance.records import BF16_LIMITS, Precision, Verdict
+from tests.judge import toy
 
-IDS = [[3, 14, 15]]
 COUNT = 6
 
 
@@ -44,23 +43,13 @@ def judged(
         return found | ({f"p0/s0/{beside}": number} if beside else {})
 
     bf16 = precision is Precision.BF16
-    begin, limits = ("", BF16_LIMITS) if bf16 else ("float32_", FLOAT32_LIMITS)
+    begin = "" if bf16 else "float32_"
     dtype = torch.bfloat16 if bf16 else torch.float32
     reference = {"truth": both(reference_values)} | {
         f"{begin}{n}": both(one if bf16 else reference_values) for n, one in enumerate(baseline)
     }
-    read = read_reference(reference, has_edit=False, precision=precision)
-    assert not isinstance(read, str), read
-    return judge_cell(
-        both(mine.to(dtype), torch.as_tensor(ids)),
-        read,
-        has_edit=False,
-        equal=(),
-        prompt_ids=IDS,
-        reference_ids=IDS,
-        limits=limits,
-        alone=False,
-    )
+    candidate = both(mine.to(dtype), torch.as_tensor(ids))
+    return toy.judge(candidate, reference, precision=precision, alone=False)
 
 
 def ids_of(judgement: Judgement) -> tuple[Verdict, str]:

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell, read_reference
-from conformance.judge.measures import floor, reach
-from conformance.records import FLOAT32_LIMITS, Precision, Site, Verdict
+from conformance.judge.measures import reach
+from conformance.records import Precision, Site, Verdict
 from tests.judge import toy
 
 T, D = 4, 32
@@ -20,7 +19,7 @@ def pair(*rows: int) -> reach.Floors:
     clean = torch.randn(T, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     edited = clean.clone()
     edited[list(rows)] += 1
-    runs = [floor.floor(value, value.expand(3, T, D)) for value in (clean, edited)]
+    runs = [toy.floor(value, value.expand(3, T, D)) for value in (clean, edited)]
     return runs[0], runs[1]
 
 
@@ -96,16 +95,7 @@ def test_a_rounding_after_a_blind_norm_is_no_contamination(named: str, kind: str
 
     reference = {"truth": observe(0.0)}
     reference |= {way: observe(1e-7 * (index + 1)) for index, way in enumerate(WAYS)}
-    read = read_reference(reference, has_edit=True, precision=Precision.FLOAT32)
-    assert not isinstance(read, str)
-    found = judge_cell(
-        observe(4e-7, jitter=2e-7),
-        read,
-        has_edit=True,
-        equal=(),
-        prompt_ids=toy.IDS[:1],
-        reference_ids=toy.IDS[:1],
-        limits=FLOAT32_LIMITS,
-        bitwise=True,
-    )
+    candidate = observe(4e-7, jitter=2e-7)
+    context = {"has_edit": True, "precision": Precision.FLOAT32, "bitwise": True}
+    found = toy.judge(candidate, reference, **context)
     assert found.verdict is (Verdict.MATCH if kind == "passes" else Verdict.CONTAMINATED)

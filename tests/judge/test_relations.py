@@ -1,4 +1,4 @@
-"""Bitwise comparison, equal pairs, aliasing."""
+"""Bitwise comparison of runs, environments and texts; equal pairs; aliasing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.cell import compare_exact
-from conformance.judge.measures import floor, relations
+from conformance.judge.measures import floor, relations, structure
+from conformance.judge.measures.relations import compare_environments
 from conformance.records import Site
+from tests.judge import toy
 
 pairs = [("source", "arrived")]
 
@@ -23,12 +25,12 @@ def test_every_mismatch_is_listed_with_its_place_and_size() -> None:
     right = {"b": torch.zeros(2, 3), "a": torch.zeros(3), "new": torch.zeros(1)}
     right["b"][1, 2] = 0.5
     right["b"][0, 1] = -0.25
-    found = {m.site: m for m in compare_exact(left, right)}
-    assert list(found) == ["a", "b", "gone", "new"]
-    assert (found["b"].index, found["b"].size, found["b"].different) == ((1, 2), 0.5, 2)
-    assert found["b"].total == 6
-    assert "shape" in found["a"].message
-    assert "left" in found["gone"].message and "right" in found["new"].message
+    assert compare_exact(left, right) == (
+        ("a", "shape [2] against [3]"),
+        ("b", "2 of 6 elements differ, by up to 0.5 at [1, 2]"),
+        ("gone", "only on the left"),
+        ("new", "only on the right"),
+    )
 
 
 def test_a_cast_is_a_mismatch_and_so_is_a_sign_of_zero() -> None:
@@ -37,7 +39,7 @@ def test_a_cast_is_a_mismatch_and_so_is_a_sign_of_zero() -> None:
     assert compare_exact({"a": torch.tensor([0.0])}, {"a": torch.tensor([-0.0])})
     assert not compare_exact({"a": torch.tensor([torch.nan])}, {"a": torch.tensor([torch.nan])})
     found = compare_exact({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, torch.nan])})
-    assert found[0].index == (1,) and found[0].size == float("inf")
+    assert found[0].message == "1 of 2 elements differ, by up to inf at [1]"
 
 
 @given(st.integers(0, 23), st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
@@ -45,9 +47,9 @@ def test_a_single_bit_anywhere_is_found(at: int, kind: torch.dtype) -> None:
     left = (torch.arange(24).reshape(2, 3, 4) + 1).to(kind)
     right = left.clone()
     right.view(-1)[at] += 1
-    found = compare_exact({"x": left}, {"x": right})
-    assert found[0].different == 1 and found[0].size == 1.0
-    assert left[found[0].index] != right[found[0].index]
+    [found] = compare_exact({"x": left}, {"x": right})
+    index = [at // 12, at // 4 % 3, at % 4]
+    assert found.message == f"1 of 24 elements differ, by up to 1 at {index}"
 
 
 def observed(
@@ -77,7 +79,7 @@ def test_a_pair_that_was_not_observed_does_not_hold() -> None:
 
 def floors(values: dict[Site, torch.Tensor]) -> dict[Site, floor.Floor]:
     return {
-        site: floor.floor(value.double(), value.double().repeat(4, 1, 1) * 1.001)
+        site: toy.floor(value.double(), value.double().repeat(4, 1, 1) * 1.001)
         for site, value in values.items()
     }
 
@@ -132,3 +134,47 @@ def test_a_layers_partner_may_be_the_next_ones() -> None:
     assert not relations.equal_within(reference, reference, ("stream", "input")).holds, (
         "no such pair"
     )
+
+
+ONE = torch.tensor([1.0, 2.0])
+OTHER = torch.tensor([1.0, 2.5])
+
+
+def test_a_backend_in_one_environment_has_nothing_to_be_compared_with():
+    assert compare_environments({"a": {"x": ONE}}) == {"a": ()}
+    assert compare_environments({"a": {"x": ONE}, "a@old": {}}) == {"a": (), "a@old": ()}
+
+
+def test_equal_bits_everywhere_hold():
+    found = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.clone()}})
+    (relation,) = found["a"]
+    assert relation.holds
+    assert relation.detail == "the same in a@old"
+    (relation,) = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.double()}})["a"]
+    assert not relation.holds
+
+
+def test_where_they_differ_it_says_which_and_where_first():
+    columns = {"a@1": {"x": ONE}, "a@2": {"x": ONE}, "a@3": {"w": ONE, "x": OTHER}}
+    found = compare_environments(columns)
+    (relation,) = found["a@1"]
+    assert not relation.holds
+    assert relation.detail == "the same in a@2; others in a@3 (w: only on the right)"
+    assert "others in a@1, a@2" in found["a@3"][0].detail
+
+
+def bytes_of(text: str) -> torch.Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+@given(st.text(), st.text())
+def test_two_texts_agree_when_they_are_the_same(left: str, right: str) -> None:
+    assert (structure.other_text(bytes_of(left), bytes_of(right)) == "") is (left == right)
+
+
+def test_a_difference_of_texts_quotes_both_and_only_rows_of_bytes_are_texts() -> None:
+    said = structure.other_text(bytes_of("nothing"), bytes_of("nothung"))
+    assert said == "says 'nothing' instead of 'nothung'"
+    assert structure.is_text(bytes_of("x"))
+    assert not structure.is_text(torch.zeros(3, dtype=torch.int64))
+    assert not structure.is_text(torch.zeros(3, 2, dtype=torch.uint8))

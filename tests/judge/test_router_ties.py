@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
-from conformance.judge.decide import decide
 from conformance.judge.judgement import Judgement
-from conformance.judge.measures.router_ties import following
-from conformance.judge.reference import read_reference
-from conformance.records import Answer, Precision, Site, Thresholds, Verdict
+from conformance.judge.measures.reach import follow_ties
+from conformance.records import Precision, Site, Verdict
+from tests.judge import toy
 
 TOKENS, LAYERS = 6, 3
 DRAW = torch.Generator().manual_seed(0)
@@ -38,24 +34,9 @@ def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
         else:
             candidate[site][rows] += 0.3
     runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in REFERENCE.items()} for n in (-1, 1)}
-    reference = read_reference(
-        {"truth": REFERENCE, "aux": tied, **runs},
-        has_edit=False,
-        precision=Precision.FLOAT32,
-        mixture=True,
-    )
-    assert not isinstance(reference, str), reference
-    ids = (tuple(range(TOKENS)),)
-    limits = Thresholds().float32
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=False,
-        equal=(),
-        prompt_ids=ids,
-        reference_ids=ids,
-        limits=limits,
-    )
+    members = {"truth": REFERENCE, "aux": tied, **runs}
+    context = {"precision": Precision.FLOAT32, "reading": {"mixture": True}}
+    return toy.judge(candidate, members, **context)
 
 
 @pytest.mark.parametrize("tied", [{}, ties(2)])
@@ -89,22 +70,11 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
     reference_values = {f"clean/{name}": value for name, value in clean.items()}
     reference_values |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
     members = {member: observe(1.0) for member in ("a", "b", "c", "d")}
-    reference = read_reference({"truth": reference_values, **members}, has_edit=True, mixture=True)
-    assert not isinstance(reference, str)
     candidate = observe(write)
     if spoil:
         candidate |= {name: torch.randn(1, 64, generator=draw).bfloat16() for name in candidate}
-    ids = (tuple(range(TOKENS)),)
-    return judge_cell(
-        candidate,
-        reference,
-        has_edit=True,
-        equal=(),
-        prompt_ids=ids,
-        reference_ids=ids,
-        limits=Thresholds().bf16,
-        alone=False,
-    )
+    context = {"has_edit": True, "reading": {"mixture": True}, "alone": False}
+    return toy.judge(candidate, {"truth": reference_values, **members}, **context)
 
 
 @pytest.mark.parametrize(
@@ -133,28 +103,7 @@ def test_where_nothing_is_off_a_tie_changes_nothing() -> None:
 
 def test_later_steps_and_other_rows_may_all_follow() -> None:
     tied = {Site.parse(site): value for site, value in ties(2).items()}
-    assert following(Site("stream", step=1, layer=0), 1, tied).all()
-    assert following(Site("rows", layer=1), 2, tied).all()
-    assert not following(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
-    assert not following(Site("stream", run="edited", layer=1), TOKENS, tied).any()
-
-
-@pytest.mark.parametrize(
-    ("numerics", "expected"),
-    [
-        (Verdict.MATCH, Verdict.DRIFT),
-        (Verdict.DRIFT, Verdict.DRIFT),
-        (Verdict.WRONG, Verdict.WRONG),
-        (Verdict.CRASH, Verdict.CRASH),
-        (Verdict.UNSUPPORTED, Verdict.UNSUPPORTED),
-    ],
-)
-def test_a_tie_in_float32_hides_nothing_that_bf16_shows(
-    numerics: Verdict, expected: Verdict
-) -> None:
-    answers = [
-        Answer(Precision.FLOAT32, Verdict.DRIFT, "a tie"),
-        Answer(Precision.BF16, numerics, "bf16"),
-    ]
-    for order in itertools.permutations(answers):
-        assert decide(list(order)).verdict is expected
+    assert follow_ties(Site("stream", step=1, layer=0), 1, tied).all()
+    assert follow_ties(Site("rows", layer=1), 2, tied).all()
+    assert not follow_ties(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
+    assert not follow_ties(Site("stream", run="edited", layer=1), TOKENS, tied).any()

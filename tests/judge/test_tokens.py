@@ -27,34 +27,32 @@ def baseline(reference: torch.Tensor, noise: float) -> torch.Tensor:
     return found
 
 
-def test_the_best_token_is_no_flip() -> None:
-    reference = logits(1.0, 5.0, 3.0)
-    choice = tokens.choice(1, reference, baseline(reference, 0.1), LIMITS)
-    assert not choice.flipped and choice.benign and choice.best == 1
-
-
-@pytest.mark.parametrize(("margin", "benign"), [(0.39, True), (0.41, False)])
-def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
-    margin: float, benign: bool
+@pytest.mark.parametrize(
+    ("values", "chosen", "noise", "limit", "flipped", "benign", "noise_of_pair"),
+    [
+        ((1.0, 5.0, 3.0), 1, 0.1, 4.0, False, True, None),  # the best token
+        ((1.0, 1.39, -9.0), 0, 0.1, 4.0, True, True, 0.1),
+        ((1.0, 1.41, -9.0), 0, 0.1, 4.0, True, False, 0.1),
+        # The noise is at least one bf16 step: at 8 to 16 it is 1/16, and four are a quarter.
+        ((10.0, 10.24, -9.0), 0, 0.0, 4.0, True, True, 1 / 16),
+        ((10.0, 10.26, -9.0), 0, 0.0, 4.0, True, False, 1 / 16),
+        ((1.0, 1.5, -9.0), 0, 0.1, 6.0, True, True, 0.1),
+        ((1.0, 1.5, -9.0), 0, 0.1, 4.0, True, False, 0.1),
+    ],
+)
+def test_a_flip_is_benign_within_a_multiple_of_the_noise_of_the_pair(
+    values: tuple[float, ...],
+    chosen: int,
+    noise: float,
+    limit: float,
+    flipped: bool,
+    benign: bool,
+    noise_of_pair: float | None,
 ) -> None:
-    reference = logits(1.0, 1.0 + margin, -9.0)
-    choice = tokens.choice(0, reference, baseline(reference, 0.1), LIMITS)
-    assert choice.flipped and choice.benign is benign
-    assert choice.noise == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(("margin", "benign"), [(0.24, True), (0.26, False)])
-def test_the_noise_is_at_least_one_bf16_step(margin: float, benign: bool) -> None:
-    """At 8 to 16 a step is 1/16: four of them are a quarter."""
-    reference = logits(10.0, 10.0 + margin, -9.0)
-    choice = tokens.choice(0, reference, baseline(reference, 0.0), LIMITS)
-    assert choice.noise == 1 / 16 and choice.benign is benign
-
-
-def test_the_threshold_is_the_given_one() -> None:
-    reference = logits(1.0, 1.5, -9.0)
-    assert tokens.choice(0, reference, baseline(reference, 0.1), replace(LIMITS, margin=6)).benign
-    assert not tokens.choice(0, reference, baseline(reference, 0.1), LIMITS).benign
+    reference, limits = logits(*values), replace(LIMITS, margin=limit)
+    choice = tokens.choice(chosen, reference, baseline(reference, noise), limits)
+    assert (choice.flipped, choice.benign, choice.best) == (flipped, benign, 1)
+    assert noise_of_pair is None or choice.noise == pytest.approx(noise_of_pair)
 
 
 def test_the_chance_of_a_flip_follows_the_margin() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell
 from conformance.judge.judgement import Judgement
 from conformance.judge.reference import BASELINE_RUNS_DIFFER, NO_NUMBER, read_reference
-from conformance.records import Precision, Thresholds, Verdict
+from conformance.records import Precision, Verdict
+from tests.judge import toy
 
 SITE = "p0/s0/stream"
 ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
@@ -27,22 +27,9 @@ def judged(
 ) -> Judgement:
     way = "float32" if precision is Precision.FLOAT32 else "bf16"
     ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(baseline)}
-    prepared = read_reference(
-        {"truth": {SITE: reference}, **ways},
-        has_edit=False,
-        precision=precision,
-        numberless=numberless,
-    )
-    assert not isinstance(prepared, str), prepared
-    return judge_cell(
-        {SITE: candidate},
-        prepared,
-        has_edit=False,
-        equal=(),
-        prompt_ids=((1, 2, 3),),
-        reference_ids=((1, 2, 3),),
-        limits=Thresholds().of(precision),
-    )
+    members = {"truth": {SITE: reference}, **ways}
+    reading = {"numberless": numberless}
+    return toy.judge({SITE: candidate}, members, precision=precision, reading=reading)
 
 
 def other(row: int) -> Tensor:

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.cell import Judgement, judge_cell, read_reference
+from conformance.judge.judgement import unknown
 from conformance.judge.measures import metrics
-from conformance.records import BF16_LIMITS, Limits, Site
+from conformance.judge.measures.floor import Floor, floors
+from conformance.records import Limits, Precision, Site, Thresholds
 
 LAYERS = 5
 WIDTH = 64
@@ -178,29 +181,37 @@ def reference(observe_as: Callable[[torch.dtype, int], Observations]) -> dict[st
     return found
 
 
+def floor(
+    reference: Tensor, baseline: Tensor, fallback: Tensor | None = None, **more: Any
+) -> Floor:
+    """The noise floor of one observation: reference [T, D], baseline [M, T, D]."""
+    return floors([reference], baseline, [fallback], **more)[0]
+
+
 def judge(
     candidate: Mapping[str, Tensor],
     against: Mapping[str, Mapping[str, Tensor]],
     *,
     has_edit: bool = False,
-    equal: Sequence[tuple[str, str]] = (),
+    precision: Precision = Precision.BF16,
     ids: tuple[tuple[int, ...], ...] = IDS,
+    reference_ids: tuple[tuple[int, ...], ...] = IDS,
     limits: Limits | None = None,
-    bitwise: bool = False,
-    equal_alone: Sequence[tuple[str, str]] = (),
-    bitwise_beside: bool = False,
+    reading: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Judgement:
+    """`reading` are further arguments of `read_reference`, `more` those of `judge_cell`."""
+    read = read_reference(against, has_edit=has_edit, precision=precision, **(reading or {}))
+    if isinstance(read, str):
+        return unknown(read)
     return judge_cell(
         candidate,
-        against,
+        read,
         has_edit=has_edit,
-        equal=equal,
         prompt_ids=ids,
-        reference_ids=IDS,
-        limits=limits or BF16_LIMITS,
-        bitwise=bitwise,
-        equal_alone=equal_alone,
-        bitwise_beside=bitwise_beside,
+        reference_ids=reference_ids,
+        limits=limits or Thresholds().of(precision),
+        **more,
     )
 
 

@@ -11,11 +11,10 @@ import torch
 
 from conformance import execution
 from conformance.errors import ConformanceError
-from conformance.judging_runs import models, reduce_judged
+from conformance.judging_runs import reduce_judged
 from conformance.planning.jobs import REFERENCE
 from conformance.planning.reopening import reopen_incomplete
 from conformance.records import (
-    Cell,
     CellResult,
     Finding,
     Group,
@@ -27,52 +26,28 @@ from conformance.records import (
 )
 from conformance.scenario import discover
 from conformance.store import RunFolder, details, keeping
-from conformance.store.folder import RunPlan
-from tests.judging_runs.test_one_case import COLUMNS, MODEL, OK, candidate, observed
-
-SOURCE = '''"""Reads."""
-from conformance.scenario import scenario
-
-@scenario(options={"of": ("right", "wrong")})
-def reading(lm, case): ...
-
-@reading.reference
-def _(model, case): ...
-'''
-
-
-def scenarios_of(run: RunFolder) -> Path:
-    """A folder that no other test's modules are named after."""
-    return run.path.parent / f"scenarios_{run.path.parent.name}"
+from tests.judging_runs.test_one_case import (
+    COLUMNS,
+    MODEL,
+    OK,
+    candidate,
+    judged_models,
+    observed,
+    scenarios_of,
+    stored_run,
+)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """One model on three columns: one case is right on all of them, one is wrong on the second."""
-    folder = RunFolder(tmp_path / "run")
-    scenarios = scenarios_of(folder)
-    scenarios.mkdir()
-    (scenarios / "reading.py").write_text(SOURCE)
-    for case, changed in (("right", {}), ("wrong", {0: torch.neg})):
-        columns = {"a": candidate(), "b": candidate(6, changed), "c": candidate(7)}
-        observed(folder, f"reading.{case}", columns)
-    cells = [
-        Cell(MODEL.id, column.id, "reading", case)
-        for column in COLUMNS
-        for case in ("right", "wrong")
-    ]
-    folder.write_plan(
-        RunPlan("run", "", "", (MODEL,), COLUMNS, tuple(cells), Thresholds(), keep="failing")
-    )
-    return folder
-
-
-def judged(run: RunFolder) -> dict[str, CellResult]:
-    return models.judge_models(run, discover(scenarios_of(run)), Thresholds())
+    cases = ("right", "wrong")
+    options = f'options={{"of": {cases}}}'
+    return stored_run(tmp_path, [MODEL], cases, (MODEL.id, "wrong"), options, keep="failing")
 
 
 def reduced(run: RunFolder, results: dict[str, CellResult] | None = None) -> None:
-    reduce_judged(run, MODEL, COLUMNS, results or judged(run), Thresholds())
+    reduce_judged(run, MODEL, COLUMNS, results or judged_models(run), Thresholds())
 
 
 def tensors(run: RunFolder) -> set[str]:
@@ -83,17 +58,17 @@ def tensors(run: RunFolder) -> set[str]:
 
 
 def test_tensors_stay_where_a_column_does_not_pass_and_verdicts_stay_everywhere(run):
-    before, all_of_them = judged(run), tensors(run)
+    before, all_of_them = judged_models(run), tensors(run)
     reduced(run, before)
     assert tensors(run) == {name for name in all_of_them if "right" not in name}
     assert {name for name in tensors(run) if "wrong" in name}
-    after = judged(run)
+    after = judged_models(run)
     assert after == before
     assert [cell.verdict for cell in after.values()].count(Verdict.WRONG) == 1
 
 
 def test_what_known_yaml_explains_keeps_its_figures_alone(run):
-    before = judged(run)
+    before = judged_models(run)
     marked = {
         name: replace(cell, finding=Finding.KNOWN, expected="a gap", gap=0)
         if cell.verdict is Verdict.WRONG
@@ -103,7 +78,7 @@ def test_what_known_yaml_explains_keeps_its_figures_alone(run):
     reduced(run, marked)
     assert tensors(run) == set()
     # The entry may have changed by then: what is stored does not say what was expected.
-    assert judged(run) == before
+    assert judged_models(run) == before
 
 
 def test_a_dropped_observation_says_what_it_would_take(run):
@@ -139,7 +114,7 @@ def test_a_case_without_an_outcome_is_reopened_in_every_column(run):
     assert kept.is_file()
     columns = {"a": candidate(), "b": candidate(6, {0: torch.neg}), "c": candidate(7)}
     observed(run, "reading.right", columns)
-    after = judged(run)
+    after = judged_models(run)
     assert after[f"reading[{MODEL.id}-b-right]"].verdict is Verdict.WRONG
     # An interrupted run goes on with the case, and one that has ended keeps its tensors.
     reopen_incomplete(run, run.plan())
@@ -147,7 +122,7 @@ def test_a_case_without_an_outcome_is_reopened_in_every_column(run):
     reduced(run, after)
     assert keeping.read(run, MODEL.id).reopened == ()
     assert {name for name in tensors(run) if "right" in name}
-    assert judged(run) == after
+    assert judged_models(run) == after
 
 
 def test_with_other_versions_a_model_is_gathered_as_a_whole(run):
@@ -160,7 +135,7 @@ def test_with_other_versions_a_model_is_gathered_as_a_whole(run):
 
 
 def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):
-    before, calls = judged(run), iter(range(9))
+    before, calls = judged_models(run), iter(range(9))
     unlink = Path.unlink
 
     def killed(path: Path, *, missing_ok: bool = False) -> None:
@@ -173,15 +148,15 @@ def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):
         reduced(run, before)
     monkeypatch.undo()
     assert {name for name in tensors(run) if "right" in name}  # some are still there
-    assert judged(run) == before
+    assert judged_models(run) == before
     keeping.finish(run, MODEL.id)
     assert not {name for name in tensors(run) if "right" in name}
-    assert judged(run) == before
+    assert judged_models(run) == before
 
 
 @pytest.mark.parametrize("what", ["details", "record"])
 def test_a_full_disk_removes_nothing(run, monkeypatch, what):
-    before, all_of_them = judged(run), tensors(run)
+    before, all_of_them = judged_models(run), tensors(run)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -194,14 +169,14 @@ def test_a_full_disk_removes_nothing(run, monkeypatch, what):
         reduced(run, before)
     assert tensors(run) == all_of_them
     assert keeping.read(run, MODEL.id) is None
-    assert judged(run) == before
+    assert judged_models(run) == before
 
 
 def test_a_model_that_is_not_settled_keeps_everything(run):
     cell = run.group_folder(MODEL.id, "a").cell("reading.right")
     (cell / "outcome.json").unlink()
     all_of_them = tensors(run)
-    results = judged(run)
+    results = judged_models(run)
     assert any(one.verdict is Verdict.MISSING for one in results.values())
     reduced(run, results)
     assert tensors(run) == all_of_them
@@ -212,11 +187,11 @@ def test_an_observation_that_is_missing_is_a_verdict_like_another(run):
     values = run.observations(MODEL.id, "b", "reading.wrong")
     values.popitem()
     run.write_cell(MODEL.id, "b", "reading.wrong", OK, values)
-    before = judged(run)
+    before = judged_models(run)
     assert before[f"reading[{MODEL.id}-b-wrong]"].verdict is Verdict.MISSING
     reduced(run, before)
     assert tensors(run) and not {one for one in tensors(run) if "right" in one}
-    assert judged(run) == before
+    assert judged_models(run) == before
 
 
 def test_a_refusal_needs_no_tensors(run):
@@ -251,7 +226,7 @@ def test_results_are_small_and_read_whole(run):
 
 
 def test_every_figure_comes_back(run, tmp_path):
-    [cell, *_] = judged(run).values()
+    [cell, *_] = judged_models(run).values()
     first = cell.observations[0]
     odd = replace(
         first,

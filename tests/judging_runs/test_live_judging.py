@@ -12,7 +12,8 @@ from conformance.records import CellResult, Environment, RunInfo, Thresholds
 from conformance.runner.events import GroupFinished
 from conformance.scenario import discover
 from conformance.store import RunFolder
-from tests.judging_runs.test_side_by_side import judged, run, scenarios_of
+from tests.judging_runs.test_one_case import judged_models, scenarios_of
+from tests.judging_runs.test_side_by_side import run
 
 __all__ = ["run"]
 
@@ -24,7 +25,7 @@ def here() -> Environment:
 
 
 def growing(run: RunFolder, told: list[str]) -> LiveJudging:
-    scenarios = discover(scenarios_of(run.path.parent))
+    scenarios = discover(scenarios_of(run))
     return LiveJudging(
         run, scenarios, GROUPS.items(), known=KnownGaps(), environment=here(), tell=told.append
     )
@@ -47,7 +48,7 @@ def while_gathered(run: RunFolder, told: list[str]) -> dict[str, CellResult]:
 def test_a_model_is_judged_when_its_last_group_has_ended(run: RunFolder) -> None:
     told: list[str] = []
     early = while_gathered(run, told)
-    final = judged(run)
+    final = judged_models(run)
     assert early == {name: cell for name, cell in final.items() if cell.model == "two"}
     assert told[0] == "two: 1 unexpected in 1 model. 2 cells as expected."
     page = run.path / "index.html"
@@ -62,16 +63,16 @@ def test_the_rest_is_judged_at_the_end_and_nothing_twice(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early = while_gathered(run, [])
-    final = judged(run)
+    final = judged_models(run)
     again: list[str] = []
-    judge_model = judging_runs.models.judge_model
+    judge_model = judging_runs.run.judge_model
 
     def counted(folder, model, *rest):  # type: ignore[no-untyped-def]
         again.append(model.id)
         return judge_model(folder, model, *rest)
 
-    monkeypatch.setattr(judging_runs.models, "judge_model", counted)
-    scenarios = discover(scenarios_of(run.path.parent))
+    monkeypatch.setattr(judging_runs.run, "judge_model", counted)
+    scenarios = discover(scenarios_of(run))
     info = RunInfo("run", "", "", 0.0, "")
     results = judging_runs.judge_run(
         run, scenarios, Thresholds(), info=info, environment=here(), before=early
@@ -90,7 +91,7 @@ def test_what_cannot_be_judged_early_is_left_for_the_end(run: RunFolder) -> None
 
 
 def test_a_run_of_one_model_starts_no_other_process(run: RunFolder) -> None:
-    scenarios = discover(scenarios_of(run.path.parent))
+    scenarios = discover(scenarios_of(run))
     groups = [("two:a", "two")]
     with LiveJudging(run, scenarios, groups, known=None, environment=here(), tell=print) as grows:
         grows(ended("two:a"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from conformance import judging_runs
 from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
-from conformance.judge.measures.across_environments import TITLE
+from conformance.judge.measures.relations import ENVIRONMENTS
 from conformance.judging_runs import one_case
+from conformance.judging_runs.run import judge_models
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -33,8 +34,9 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.scenario import scenario
+from conformance.scenario import Scenario, discover, scenario
 from conformance.store import RunFolder, gathered_in
+from conformance.store.folder import RunPlan
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
@@ -56,6 +58,11 @@ def tenant(lm: object, case: object) -> None: ...
 def twice(lm: object, case: object) -> None: ...
 
 
+def flat(members: Mapping[str, Observed]) -> Observed:
+    """As a run stores the reference: by `member|site`."""
+    return {f"{m}|{site}": value for m, values in members.items() for site, value in values.items()}
+
+
 def observed(
     run: RunFolder,
     cell: str,
@@ -67,21 +74,74 @@ def observed(
     identity = {"layers": toy.LAYERS, "width": toy.WIDTH}
     reference = run.group_folder(model.id, REFERENCE.id)
     reference.write_group(Group(model.id, REFERENCE.id, identity=identity))
-    members = toy.reference(partial(toy.observe, edits=edits))
-    tensors = {
-        f"{m}|{site}": value for m, values in members.items() for site, value in values.items()
-    }
-    reference.write_cell(cell, OK, tensors)
+    reference.write_cell(cell, OK, flat(toy.reference(partial(toy.observe, edits=edits))))
     for backend, values in columns.items():
         run.write_cell(model.id, backend, cell, OK, values)
+
+
+SOURCE = '''"""Reads."""
+from conformance.scenario import scenario
+
+@scenario({options})
+def reading(lm, case): ...
+
+@reading.reference
+def _(model, case): ...
+'''
+
+
+def scenarios_of(run: RunFolder) -> Path:
+    """A folder that no other test's modules are named after."""
+    return run.path.parent / f"scenarios_{run.path.parent.name}"
+
+
+def stored_run(
+    folder: Path,
+    models: Sequence[Model],
+    cases: Sequence[str],
+    wrong: tuple[str, str],
+    options: str = "",
+    **more: str,
+) -> RunFolder:
+    """A run on three columns, in which this model is wrong in this case on the second one."""
+    run = RunFolder(folder / "run")
+    scenarios_of(run).mkdir()
+    (scenarios_of(run) / "reading.py").write_text(SOURCE.format(options=options))
+    places = [(model, case) for model in models for case in cases]
+    for model, case in places:
+        edits = {0: torch.neg} if (model.id, case) == wrong else {}
+        columns = {"a": candidate(), "b": candidate(6, edits), "c": candidate(7)}
+        observed(run, f"reading.{case}", columns, model=model)
+    cells = [
+        Cell(model.id, column.id, "reading", case) for model, case in places for column in COLUMNS
+    ]
+    plan = ("run", "", "", tuple(models), COLUMNS, tuple(cells), Thresholds())
+    run.write_plan(RunPlan(*plan, **more))  # type: ignore[arg-type]
+    return run
+
+
+def judged_models(run: RunFolder) -> dict[str, CellResult]:
+    return judge_models(run, discover(scenarios_of(run)), Thresholds())
 
 
 def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
     run = RunFolder(folder)
     observed(run, "reading.all", columns)
-    cells = [Cell(MODEL.id, backend, "reading", "all") for backend in columns]
-    known = {"reading": reading}
-    found = judging_runs.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
+    return judged_in(run, list(columns))
+
+
+def judged_in(
+    run: RunFolder,
+    columns: Sequence[str],
+    judged_scenario: Scenario = reading,
+    places: Sequence[Column] = COLUMNS,
+    precisions: Sequence[Precision] = (Precision.BF16,),
+) -> dict[str, CellResult]:
+    """The cells of these columns, by column."""
+    name = judged_scenario.name
+    cells = [Cell(MODEL.id, column, name, "all") for column in columns]
+    context = (cells, {name: judged_scenario}, Thresholds(), precisions)
+    found = judging_runs.judge_model(run, MODEL, places, *context)
     return {cell.backend: cell for cell in found.values()}
 
 
@@ -96,18 +156,12 @@ def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_
     rounded = beside(torch.bfloat16, toy.CANDIDATE)
     rounded["p0/s0/alone"][0, 0] *= 1.004
     observed(run, "tenant.all", {"a": rounded, "b": rounded, "c": rounded})
-    members = toy.reference(beside)
-    tensors = {
-        f"{m}|{site}": value for m, values in members.items() for site, value in values.items()
-    }
-    run.group_folder(MODEL.id, REFERENCE.id).write_cell("tenant.all", OK, tensors)
+    run.write_cell(MODEL.id, REFERENCE.id, "tenant.all", OK, flat(toy.reference(beside)))
     said = {"a": {"kept_beside": True}, "b": {"kept_beside": False}, "c": {}}
     for name, identity in said.items():
         group = Group(MODEL.id, name, identity={"device": "cpu", **identity})
         run.group_folder(MODEL.id, name).write_group(group)
-    cells = [Cell(MODEL.id, name, "tenant", "all") for name in said]
-    found = judging_runs.judge_model(run, MODEL, COLUMNS, cells, {"tenant": tenant}, Thresholds())
-    by_column = {cell.backend: cell for cell in found.values()}
+    by_column = judged_in(run, list(said), tenant)
     assert by_column["a"].verdict is Verdict.WRONG
     assert "stream.1 ≡ alone" in by_column["a"].reason
     assert by_column["b"].verdict is by_column["c"].verdict is Verdict.MATCH
@@ -122,12 +176,10 @@ def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(
     ]
     run = RunFolder(tmp_path)
     observed(run, "reading.all", {column.id: candidate() for column in columns})
-    cells = [Cell(MODEL.id, column.id, "reading", "all") for column in columns]
-    known = {"reading": reading}
-    found = judging_runs.judge_model(run, MODEL, columns, cells, known, Thresholds()).values()
+    found = judged_in(run, [column.id for column in columns], places=columns)
     said = {
-        cell.backend: [each.detail for each in cell.relations if each.name == TITLE]
-        for cell in found
+        name: [each.detail for each in cell.relations if each.name == ENVIRONMENTS]
+        for name, cell in found.items()
     }
     assert said == {"a": ["the same in a@old"], "a@old": ["the same in a"], "b@old": []}
 
@@ -213,22 +265,15 @@ def test_what_bf16_decides_alone_is_not_taken_over_by_a_column_with_float32(
     refused = Outcome(Status.UNSUPPORTED, reason="no float32 here")
     columns = ["alone", "both"] if first == "alone" else ["both", "alone"]
     observed(run, "reading.all", dict.fromkeys(columns, coarse))
-    members = toy.reference(toy.observe)
     ways = {f"float32_{i}": toy.observe(torch.float32, i) for i in (2, 3)}
-    tensors = {
-        f"{m}|{site}": value
-        for m, values in (members | ways).items()
-        for site, value in values.items()
-    }
-    run.group_folder(MODEL.id, REFERENCE.id).write_cell("reading.all", OK, tensors)
+    known = flat(toy.reference(toy.observe) | ways)
+    run.write_cell(MODEL.id, REFERENCE.id, "reading.all", OK, known)
     exact = toy.observe(torch.float32, 4)
     run.write_cell(MODEL.id, gathered_in("both", Precision.FLOAT32), "reading.all", OK, exact)
     run.write_cell(MODEL.id, gathered_in("alone", Precision.FLOAT32), "reading.all", refused, {})
     places = [Column(Backend(name, "hf")) for name in columns]
-    cells = [Cell(MODEL.id, name, "reading", "all") for name in columns]
-    context = (cells, {"reading": reading}, Thresholds(), tuple(Precision))
-    found = judging_runs.judge_model(run, MODEL, places, *context)
-    verdicts = {cell.backend: cell.verdict for cell in found.values()}
+    found = judged_in(run, columns, places=places, precisions=tuple(Precision))
+    verdicts = {name: cell.verdict for name, cell in found.items()}
     assert verdicts == {"alone": Verdict.WRONG, "both": Verdict.DRIFT}
 
 
@@ -270,10 +315,7 @@ def test_a_cell_is_blamed_by_what_the_engine_did_alone_with_its_settings(tmp_pat
     without = alone(GENERATED.name, case)
     assert without is not None
     observed(run, without.key, {"a": candidate()})
-    cells = [Cell(MODEL.id, "a", "reading", "all")]
-    [result] = judging_runs.judge_model(
-        run, MODEL, COLUMNS, cells, {"reading": crowded}, Thresholds()
-    ).values()
+    [result] = judged_in(run, ["a"], crowded).values()
     assert result.attribution is not None
     assert result.attribution.side is Side.NNSIGHT
     assert "is right without nnsight" in result.attribution.evidence

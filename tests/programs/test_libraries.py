@@ -14,8 +14,7 @@ from conformance.engines.traced import flatten_runs
 from conformance.programs import Do, ModelPart, Operation, Program, check
 from conformance.records import Backend, Column, Job, Model, Precision
 from conformance.scenario import Scenario, discover
-from tests.programs.forms import ROOT, cases
-from tests.programs.toy import WIDTH, Toy
+from tests.programs.toy import ROOT, WIDTH, Toy, cases
 
 LAYERS = 5
 SEVEN = {"clean", "read_all", "cross_consume", "cross_write", "ablation", "steering", "multigen"}

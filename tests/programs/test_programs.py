@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from conformance.fuzz.draw import ModelShape, draw, drawn
 from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import from_json, to_json
 from conformance.scenario import discover
-from tests.programs.forms import charter
+from tests.programs.toy import charter
 
 SHAPE = ModelShape(4, ("embedding", "attention", "mlp", "norm", "head"))
 READ = Operation(Do.READ, layer=1)
@@ -81,52 +83,49 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
     assert {program.steps for program in many} >= {1, 8}
 
 
+def of(*operations: Operation, prompts: tuple[str, ...] = TWO, **more: Any) -> Program:
+    return Program(prompts, operations, **more)
+
+
+def act(do: Do, part: ModelPart = ModelPart.STREAM, **more: Any) -> Operation:
+    return Operation(do, part, **more)
+
+
+FIRST = replace(READ, prompt=0)
+THEN = act(Do.ADD, layer=2, prompt=1, value=0)
+STOP = act(Do.STOP, layer=1, prompt=0)
+SKIP = act(Do.SKIP, layer=1)
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (Program(()), "no prompt"),
-        (Program(TWO, traces=((0,),)), "every prompt once"),
-        (Program(TWO, (Operation(Do.READ),)), "names no layer"),
-        (Program(TWO, (Operation(Do.READ, ModelPart.NORM, layer=1),)), "names a layer"),
-        (Program(TWO, (Operation(Do.ZERO, ModelPart.INPUT, layer=1),)), "not written to"),
-        (Program(TWO, (Operation(Do.READ, layer=0, prompt=2),)), "no such prompt"),
-        (Program(TWO, (Operation(Do.READ, layer=0, step=1),)), "no such step"),
-        (Program(TWO, (Operation(Do.FORCE, ModelPart.TOKEN, amount=0.5),)), "no id"),
-        (Program(TWO, (READ, Operation(Do.SCALE, layer=2, value=0))), "takes no value"),
-        (Program(TWO, (READ, Operation(Do.ADD, layer=0, value=0))), "read after it"),
-        (Program(TWO, (Operation(Do.ZERO, layer=0), Operation(Do.ADD, layer=1, value=0))), "reads"),
-        (
-            Program(TWO, (Operation(Do.READ, layer=1, prompt=0),
-                          Operation(Do.ADD, layer=2, prompt=1, value=0))),
-            "earlier trace",
-        ),
-        (
-            Program(TWO, (Operation(Do.READ, layer=1, prompt=0),
-                          Operation(Do.ADD, layer=2, prompt=1, value=0)), traces=((0,), (1,))),
-            "do not fit",
-        ),
-        (Program(TWO, (READ, Operation(Do.PROJECT, layer=2, value=0))), "one row"),
-        (Program(TWO, (Operation(Do.ZERO, ModelPart.LOGITS),)), "no id could be chosen"),
-        (Program(TWO, (Operation(Do.ADD, ModelPart.LOGITS),)), "as wide as the stream"),
-        (Program(TWO, (Operation(Do.READ, ModelPart.LOGITS, tokens=Tokens.LAST),)), "last token's"),
-        (
-            Program(TWO, (READ, Operation(Do.ADD, ModelPart.LOGITS, value=0))),
-            "do not fit each other",
-        ),
-        (Program(TWO, (Operation(Do.STOP, layer=1, prompt=0),)), "one prompt and one step"),
-        (Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0),)), "before anything is observed"),
-        (
-            Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0), Operation(Do.READ, layer=2))),
-            "after the end",
-        ),
-        (
-            Program(TWO, (Operation(Do.SKIP, layer=1), Operation(Do.READ, ModelPart.MLP, layer=1))),
-            "inside of the layer",
-        ),
-        (Program(TWO, (Operation(Do.SKIP, layer=1, step=0),), steps=2), "in every step"),
-        (Program(TWO, (Operation(Do.SKIP, layer=1, prompt=0),)), "every prompt of a trace"),
+        (of(prompts=()), "no prompt"),
+        (of(traces=((0,),)), "every prompt once"),
+        (of(act(Do.READ)), "names no layer"),
+        (of(act(Do.READ, ModelPart.NORM, layer=1)), "names a layer"),
+        (of(act(Do.ZERO, ModelPart.INPUT, layer=1)), "not written to"),
+        (of(act(Do.READ, layer=0, prompt=2)), "no such prompt"),
+        (of(act(Do.READ, layer=0, step=1)), "no such step"),
+        (of(act(Do.FORCE, ModelPart.TOKEN, amount=0.5)), "no id"),
+        (of(READ, act(Do.SCALE, layer=2, value=0)), "takes no value"),
+        (of(READ, act(Do.ADD, layer=0, value=0)), "read after it"),
+        (of(act(Do.ZERO, layer=0), act(Do.ADD, layer=1, value=0)), "reads"),
+        (of(FIRST, THEN), "earlier trace"),
+        (of(FIRST, THEN, traces=((0,), (1,))), "do not fit"),
+        (of(READ, act(Do.PROJECT, layer=2, value=0)), "one row"),
+        (of(act(Do.ZERO, ModelPart.LOGITS)), "no id could be chosen"),
+        (of(act(Do.ADD, ModelPart.LOGITS)), "as wide as the stream"),
+        (of(act(Do.READ, ModelPart.LOGITS, tokens=Tokens.LAST)), "last token's"),
+        (of(READ, act(Do.ADD, ModelPart.LOGITS, value=0)), "do not fit each other"),
+        (of(STOP), "one prompt and one step"),
+        (of(STOP, prompts=TWO[:1]), "before anything is observed"),
+        (of(STOP, act(Do.READ, layer=2), prompts=TWO[:1]), "after the end"),
+        (of(SKIP, act(Do.READ, ModelPart.MLP, layer=1)), "inside of the layer"),
+        (of(act(Do.SKIP, layer=1, step=0), steps=2), "in every step"),
+        (of(act(Do.SKIP, layer=1, prompt=0)), "every prompt of a trace"),
     ],
-)  # fmt: skip
+)
 def test_what_means_nothing_is_refused_in_words(program: Program, words: str):
     with pytest.raises(ConformanceError, match=words):
         programs.check(program)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,30 @@ from torch import Tensor
 
 from conformance.direction import direction
 from conformance.engines.libraries import Ends, PromptBatch
+from conformance.programs import Program
+from conformance.records import Case
+from conformance.scenario import Scenario, discover
 
+ROOT = Path(__file__).parents[2]
 WIDTH, WORDS = 8, 16
+
+
+def cases(layers: int) -> list[tuple[Scenario, Case]]:
+    """Every case of a scenario that says which program it is, for a model of so many layers."""
+    return [
+        (scenario, case)
+        for scenario in discover(ROOT / "scenarios").values()
+        for case in scenario.expand(layers)
+        if scenario.form(layers, case) is not None
+    ]
+
+
+def charter(layers: int) -> Mapping[str, Program]:
+    """The programs of the scenarios that this project began with, by scenario and case."""
+    return {
+        f"{case.scenario}-{case.name}": scenario.form(layers, case).program
+        for scenario, case in cases(layers)
+    }
 
 
 @dataclass

@@ -18,13 +18,12 @@ from conformance.errors import ConformanceError
 from conformance.expectations import load
 from conformance.inputs import manifest
 from conformance.judge import conclude
-from conformance.judge.attribution import attribute
+from conformance.judge.attribution import Plain, attribute
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.measures import tokens
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.gain import Effect, Landing
-from conformance.judge.plain import Plain
 from conformance.judge.reference import ReferenceRuns, read_reference
 from conformance.judging_runs.witness import find_confirmation
 from conformance.planning.jobs import REFERENCE

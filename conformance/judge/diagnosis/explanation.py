@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.diagnosis import hypotheses
-from conformance.judge.diagnosis.predictions import Explanation, Hypothesis, Scene
+from conformance.judge.diagnosis.predictions import Hypothesis, Scene
 from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import median_limit
 from conformance.records import Limits
@@ -26,7 +26,6 @@ _CLEARLY = 3.0
 #: A prediction that covers less of the rows yields to one that covers them. A shift by one says
 #: nothing about the row at the edge, but of two rows it must not leave out one.
 _COVERED = 0.75
-
 #: How many numbers of a value, in whole rows, and at least how many rows are compared with each
 #: prediction. There are many predictions (a shift by each row), and a few rows distinguish them.
 #: Without this limit, the logits of ninety tokens of a trained model take minutes.
@@ -35,7 +34,10 @@ _NUMBERS, _FEWEST_ROWS = 2**18, 4
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A hypothesis with its index among the proposals, its fit, and the share of rows it covers."""
+    """A hypothesis with its index among the proposals, its fit, and the share of rows it covers.
+
+    `ratio` is the root mean square of its error over its noise.
+    """
 
     order: int
     hypothesis: Hypothesis
@@ -44,17 +46,18 @@ class _Trial:
     covered: float
 
 
-def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
+def explain(scene: Scene, limits: Limits) -> tuple[Hypothesis, ...]:
     """Return the hypotheses that explain the rows that are off; several if they tie."""
-    ratios = _ratios(
-        scene, _reference_hypothesis(scene), torch.ones(len(scene.rows), dtype=torch.bool)
-    )
-    off = _some(_off(ratios, limits), scene.rows.shape[1])
-    before = ratios * scene.own.noise
+    own = scene.own
+    right = Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
+    ratios = _ratios(scene, right, right.valid)
+    off = ratios > limits.k_max
+    # If no row is off by itself, all are.
+    off = _select_some(off if bool(off.any()) else right.valid, scene.rows.shape[1])
     trials = [
         trial
         for order, hypothesis in enumerate(hypotheses.propose(scene))
-        if (trial := _try(scene, order, hypothesis, (off, before), limits)) is not None
+        if (trial := _try(scene, order, hypothesis, (off, ratios * own.noise), limits)) is not None
     ]
     closest = min(
         (trial for trial in trials if trial.fits), key=lambda trial: trial.ratio, default=None
@@ -62,17 +65,10 @@ def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
     if closest is None:
         return ()
     near = [trial for trial in trials if trial.ratio <= _CLEARLY * closest.ratio]
-    tied = [
-        min(group, key=lambda trial: (trial.covered < _COVERED, trial.order))
-        for group in _group_by_fault(
-            scene, [closest, *(trial for trial in near if trial is not closest)], off
-        )
-    ]
+    near.sort(key=lambda trial: trial is not closest)
     return tuple(
-        Explanation(
-            trial.hypothesis.kind, trial.hypothesis.words, trial.ratio, trial.hypothesis.source
-        )
-        for trial in tied
+        min(group, key=lambda trial: (trial.covered < _COVERED, trial.order)).hypothesis
+        for group in _group_by_fault(scene, near, off)
     )
 
 
@@ -96,25 +92,13 @@ def _try(
     after = ratios * hypothesis.noise[rows]
     if _rms(after) * _CLEARLY > _rms(before[rows]):  # hardly closer than the reference
         return None
-    fits = (
-        metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), limits)
-        and float(ratios.max()) <= _SLACK * limits.k_max
-    )
+    median = metrics.median(ratios.tolist())
+    fits = median <= _SLACK * median_limit(len(ratios), limits)
+    fits = fits and float(ratios.max()) <= _SLACK * limits.k_max
     return _Trial(order, hypothesis, _rms(ratios), fits, covered)
 
 
-def _reference_hypothesis(scene: Scene) -> Hypothesis:
-    own = scene.own
-    return Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
-
-
-def _off(ratios: Tensor, limits: Limits) -> Tensor:
-    """Return the rows that differ from the reference; all of them if none does by itself."""
-    off = ratios > limits.k_max
-    return off if bool(off.any()) else torch.ones_like(off)
-
-
-def _some(rows: Tensor, width: int) -> Tensor:
+def _select_some(rows: Tensor, width: int) -> Tensor:
     """Return at most as many of these rows as are compared, evenly spaced."""
     most = max(_FEWEST_ROWS, _NUMBERS // width)
     chosen = rows.nonzero().flatten()
@@ -133,9 +117,8 @@ def _ratios(scene: Scene, hypothesis: Hypothesis, selected: Tensor) -> Tensor:
     """
     predicted = hypothesis.rows[selected]
     mask = metrics.bulk(predicted) & scene.own.bulk[selected]
-    return metrics.ratio(
-        metrics.norm(scene.rows[selected] - predicted, mask), hypothesis.noise[selected]
-    )
+    distance = metrics.norm(scene.rows[selected] - predicted, mask)
+    return metrics.ratio(distance, hypothesis.noise[selected])
 
 
 def _group_by_fault(scene: Scene, trials: Sequence[_Trial], off: Tensor) -> list[list[_Trial]]:

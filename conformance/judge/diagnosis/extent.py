@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 
 from conformance.records import Judged, Limits, Site, Verdict
 
@@ -19,10 +19,8 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def rows(off: Sequence[int], total: int, called: tuple[str, str] = ("token", "tokens")) -> str:
-    """Describe which rows are off; `called` is the singular and plural of a row."""
-    one, several = called
-    return f"every {one}" if len(off) == total else f"{several} {ranges(off)} of {total}"
+def plural(counted: Sized) -> str:
+    return "s" if len(counted) > 1 else ""
 
 
 def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
@@ -34,16 +32,13 @@ def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
     parts = []
     for name in dict.fromkeys(site.name for site in sites):
         layers = {site.layer for site in sites if site.name == name and site.layer is not None}
-        plural = "s" if len(layers) > 1 else ""
-        parts.append(f"{name} after layer{plural} {ranges(layers)}" if layers else name)
+        parts.append(f"{name} after layer{plural(layers)} {ranges(layers)}" if layers else name)
     words = ", ".join(parts)
-    for word, concerned, every in (
-        ("prompt", {s.prompt for s in sites}, {s.prompt for s in among}),
-        ("step", {s.step for s in sites}, {s.step for s in among}),
-    ):
-        if concerned != every:
-            words += f" of {word}{'s' if len(concerned) > 1 else ''} {ranges(concerned)}"
-    runs = {s.run for s in sites}
+    for what in ("prompt", "step"):
+        concerned = {getattr(site, what) for site in sites}
+        if concerned != {getattr(site, what) for site in among}:
+            words += f" of {what}{plural(concerned)} {ranges(concerned)}"
+    runs = {site.run for site in sites}
     if len(runs) == 1 and "" not in runs:
         words += f" in the {runs.pop()} run"
     return words
@@ -55,25 +50,18 @@ def tokens_off(observations: Sequence[Judged], limits: Limits) -> str:
     lengths: dict[int, int] = {}
     for observation in observations:
         prompt = Site.parse(observation.site).prompt
-        off_tokens = {
-            token for token, ratio in enumerate(observation.ratios) if ratio > limits.k_max
-        }
-        off.setdefault(prompt, set()).update(off_tokens)
+        far = {token for token, ratio in enumerate(observation.ratios) if ratio > limits.k_max}
+        off.setdefault(prompt, set()).update(far)
         lengths[prompt] = max(lengths.get(prompt, 0), len(observation.ratios))
-    if all(len(off_tokens) in {0, lengths[prompt]} for prompt, off_tokens in off.items()):
+    if all(len(tokens) in {0, lengths[prompt]} for prompt, tokens in off.items()):
         return ""
-    clauses = [
-        f"{_tokens(off_tokens, lengths[prompt])} of prompt {prompt}"
-        for prompt, off_tokens in sorted(off.items())
-        if off_tokens
-    ]
+    clauses = []
+    for prompt, tokens in sorted(off.items()):
+        which = f"token{plural(tokens)} {ranges(tokens)}"
+        if tokens:
+            all_tokens = len(tokens) == lengths[prompt]
+            clauses.append(f"{'all tokens' if all_tokens else which} of prompt {prompt}")
     return f"only {', '.join(clauses)}"
-
-
-def _tokens(off: set[int], length: int) -> str:
-    if len(off) == length:
-        return "all tokens"
-    return f"token{'s' if len(off) > 1 else ''} {ranges(off)}"
 
 
 def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:

@@ -6,13 +6,14 @@ make of the candidate's input.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell
 from conformance.judge.diagnosis import extent
 from conformance.judge.measures import floor, metrics
+from conformance.judge.measures.structure import Ids
 from conformance.judge.reference import read_reference
 from conformance.records import Judged, Limits, Precision, Relation, Site
 
@@ -24,11 +25,13 @@ WITH_OWN_INPUT = "every layer computes what it should of its own input"
 #: Fewer tokens give no useful median.
 _FEWEST_TOKENS = 4
 
+Observed = Mapping[str, Tensor]
+
 
 def place(
-    observed: Mapping[str, Tensor],
-    members: Mapping[str, Mapping[str, Tensor]],
-    prompt_ids: Sequence[Sequence[int]],
+    observed: Observed,
+    members: Mapping[str, Observed],
+    prompt_ids: Ids,
     observations: Sequence[Judged],
     limits: Limits,
     precision: Precision = Precision.BF16,
@@ -38,37 +41,27 @@ def place(
     `members` are the reference's layers fed with the candidate's own streams; `observations` are
     the cell's observations.
     """
-    own, fed = _fed(observed, members)
-    ids = tuple(tuple(ids_of_prompt) for ids_of_prompt in prompt_ids)
+    own, fed = _select_fed(observed, members)
     reference = read_reference(fed, has_edit=False, precision=precision)
     if isinstance(reference, str):
         return ""
     alone = judge_cell(
-        own, reference, has_edit=False, equal=(), prompt_ids=ids, reference_ids=ids, limits=limits
+        own, reference, prompt_ids=prompt_ids, reference_ids=prompt_ids, limits=limits
     )
-    layers = {
-        Site.parse(observation.site).layer
-        for observation in alone.observations
-        if _off(observation, limits)
-    }
-    introducing = {layer for layer in layers if layer is not None}
-    unedited = [
-        observation for observation in observations if Site.parse(observation.site).run != "edited"
-    ]
-    off = {
-        Site.parse(observation.site).layer
-        for observation in unedited
-        if not observation.verdict.passes
-    }
     if not alone.observations:
         return ""
-    return _words(introducing, {layer for layer in off if layer is not None}, head=None in layers)
+    introducing = _layers_of(
+        one
+        for one in alone.observations
+        if not one.verdict.passes and (one.q_max is None or one.q_max > _ROUNDED * limits.k_max)
+    )
+    failed = [one for one in observations if not one.verdict.passes]
+    off = _layers_of(one for one in failed if Site.parse(one.site).run != "edited")
+    return _describe(introducing, off)
 
 
 def with_own_input(
-    observed: Mapping[str, Tensor],
-    members: Mapping[str, Mapping[str, Tensor]],
-    limits: Limits,
+    observed: Observed, members: Mapping[str, Observed], limits: Limits
 ) -> Relation | None:
     """Check that every layer maps its input to what bf16 baseline layers do.
 
@@ -76,34 +69,33 @@ def with_own_input(
     five to ten times smaller than the stream shows. The median over the tokens decides: a router
     may score two experts within one rounding.
     """
-    own, fed = _fed(observed, members)
-    streams = {
-        Site.parse(name): value for name, value in own.items() if Site.parse(name).name == "stream"
-    }
+    own, fed = _select_fed(observed, members)
     rows = {
-        site: metrics.rows(value) for site, value in streams.items() if len(value) >= _FEWEST_TOKENS
+        Site.parse(name): metrics.rows(value)
+        for name, value in own.items()
+        if Site.parse(name).name == "stream" and len(value) >= _FEWEST_TOKENS
     }
-    names = set(map(str, rows))
-    reference = read_reference(
-        {member: {n: v for n, v in values.items() if n in names} for member, values in fed.items()},
-        has_edit=False,
-    )
+    streams = {
+        member: {name: value for name, value in values.items() if Site.parse(name) in rows}
+        for member, values in fed.items()
+    }
+    reference = read_reference(streams, has_edit=False)
     if isinstance(reference, str) or any(
         rows[site].shape != metrics.rows(reference.reference_values[site]).shape for site in rows
     ):
         return None
     reference.prepare(rows)
     measured = {site: floor.measure(rows[site], reference.floor(site), limits) for site in rows}
-    off = [site for site, distance in measured.items() if not distance.q_med <= limits.k_med]
+    off = {site.layer for site, distance in measured.items() if not distance.q_med <= limits.k_med}
     worst = max(measured, key=lambda site: measured[site].q_med)
     size = f"{measured[worst].q_med:.2f} × noise for the median token after layer {worst.layer}"
-    layers = extent.ranges({site.layer for site in off if site.layer is not None})
+    layers = extent.ranges(layer for layer in off if layer is not None)
     words = f"not layers {layers}: up to {size}" if off else f"at most {size}"
     return Relation(WITH_OWN_INPUT, not off, words)
 
 
-def _fed(
-    observed: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Tensor]]
+def _select_fed(
+    observed: Observed, members: Mapping[str, Observed]
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Return the outputs of the candidate's layers, and the reference's for the same input."""
     own = {
@@ -119,24 +111,26 @@ def _fed(
     return own, fed
 
 
-def _off(observation: Judged, limits: Limits) -> bool:
-    if observation.verdict.passes:
-        return False
-    return observation.q_max is None or observation.q_max > _ROUNDED * limits.k_max
+def _layers_of(observations: Iterable[Judged]) -> set[int | None]:
+    return {Site.parse(observation.site).layer for observation in observations}
 
 
-def _words(introducing: Collection[int], off: Collection[int], *, head: bool) -> str:
+def _describe(places: set[int | None], off: set[int | None]) -> str:
+    """Describe the places that introduce the error (None: the head), and the layers after them."""
     with_own_input = "(each layer tried in float32 with this run's own input)"
+    introducing = {layer for layer in places if layer is not None}
     if not introducing:
-        if head:
+        if places:
             return f"every layer does as it should, the head after them does not {with_own_input}"
         return f"no single layer introduces the error: it builds up slowly {with_own_input}"
-    single = len(introducing) == 1
-    layers = f"layer{'' if single else 's'} {extent.ranges(introducing)}"
-    words = f"{layers} introduce{'s' * single} the error"
-    later = {layer for layer in off if layer > min(introducing)} - set(introducing)
-    if later:
-        single = len(later) == 1
-        layers = f"layer{'' if single else 's'} {extent.ranges(later)}"
-        words = f"{words}, {layers} only inherit{'s' * single} it"
+    words = f"{_subject(introducing, 'introduce')} the error"
+    later = {layer for layer in off if layer is not None and layer > min(introducing)}
+    if inheriting := later - introducing:
+        words = f"{words}, {_subject(inheriting, 'only inherit')} it"
     return f"{words} {with_own_input}"
+
+
+def _subject(layers: set[int], verb: str) -> str:
+    """Return `layer 3 introduces`, or `layers 3-5 introduce`."""
+    several = extent.plural(layers)
+    return f"layer{several} {extent.ranges(layers)} {verb}{'' if several else 's'}"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from conformance.judge.diagnosis import transformations
 from conformance.judge.diagnosis.predictions import Hypothesis, Scene, differ_only_in, predict
-from conformance.records import Site
 
 #: Longer batches are not searched for a shifted span.
 _LONGEST_BATCH = 256
@@ -30,40 +29,26 @@ def propose(scene: Scene) -> Iterator[Hypothesis]:
     yield from transformations.ingredients(scene)
 
 
-def general(kind: str, words: str) -> str:
-    """Return words that cover several observations, each with its own prompt, factor or order."""
-    return {
-        "other-prompt": "another prompt's rows",
-        "permuted": "rows in another order",
-        "scaled": "a multiple of the right value",
-    }.get(kind, words)
-
-
 def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
     """Propose the value of another layer, step, run, prompt or name."""
-    own_site = scene.site
+    own = scene.site
     for site, known in scene.known.items():
-        if site == own_site or known.rows.shape[1] != scene.rows.shape[1]:
+        if site == own or known.rows.shape[1] != scene.rows.shape[1]:
             continue
         source = ""
-        if (
-            site.layer is not None
-            and own_site.layer is not None
-            and differ_only_in(site, own_site, "layer")
-        ):
-            kind = f"layer{site.layer - own_site.layer:+d}"
-            words = f"the value of {_apart(site.layer - own_site.layer, 'layer')}"
-            source = f"layer {site.layer}"
-        elif differ_only_in(site, own_site, "step"):
-            kind = f"step{site.step - own_site.step:+d}"
-            words = f"the value of {_apart(site.step - own_site.step, 'step')}"
-            source = f"step {site.step}"
-        elif differ_only_in(site, own_site, "run"):
+        layered = site.layer is not None and own.layer is not None
+        if layered and differ_only_in(site, own, "layer"):
+            kind, words, source = _at_distance("layer", site.layer or 0, own.layer or 0)
+        elif differ_only_in(site, own, "step"):
+            kind, words, source = _at_distance("step", site.step, own.step)
+        elif differ_only_in(site, own, "run"):
             kind, words = f"{site.run}-run", f"the {site.run} run's value"
-        elif differ_only_in(site, own_site, "prompt"):
+        elif differ_only_in(site, own, "prompt"):
             kind, words = "other-prompt", f"the rows of prompt {site.prompt}"
-        elif replace(site, name=own_site.name, layer=own_site.layer) == own_site:
-            if _same_by_own_name(scene, site):
+        elif replace(site, name=own.name, layer=own.layer) == own:
+            # The reference may hold this value under the observation's own name too.
+            counterpart = scene.known.get(replace(site, name=own.name))
+            if counterpart is not None and torch.equal(counterpart.rows, known.rows):
                 continue
             layer = "" if site.layer is None else f" of layer {site.layer}"
             kind, words = f"name:{site.name}", f"the value of {site.name!r}{layer}"
@@ -72,77 +57,58 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
         yield predict(scene, kind, words, known.rows, known.noise, source)
 
 
-def _same_by_own_name(scene: Scene, site: Site) -> bool:
-    """Return whether the reference holds this value under the observation's own name too."""
-    counterpart = scene.known.get(replace(site, name=scene.site.name))
-    return counterpart is not None and torch.equal(counterpart.rows, scene.known[site].rows)
+def _at_distance(what: str, there: int, here: int) -> tuple[str, str, str]:
+    """Return the kind, words and source of a value of another layer or step."""
+    distance = there - here
+    return f"{what}{distance:+d}", f"the value of {_apart(distance, what)}", f"{what} {there}"
 
 
 def _apart(distance: int, what: str) -> str:
     """Describe a distance: +1 → "the next layer", -2 → "the layer 2 further back"."""
     if abs(distance) == 1:
         return f"the {'next' if distance > 0 else 'previous'} {what}"
-    return f"the {what} {abs(distance)} further {'on' if distance > 0 else 'back'}"
+    return f"the {what} {_further(distance)}"
+
+
+def _further(distance: int) -> str:
+    return f"{abs(distance)} further {'on' if distance > 0 else 'back'}"
 
 
 def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
     """Propose other rows of the batch: shifted, one row for all, or permuted."""
-    own_site = scene.site
-    prompts = sorted(
-        (
-            site
-            for site in scene.known
-            if site == own_site or differ_only_in(site, own_site, "prompt")
-        ),
-        key=lambda site: site.prompt,
-    )
-    widths = {scene.known[site].rows.shape[1] for site in prompts}
-    count, total = len(scene.own.rows), sum(len(scene.known[site].rows) for site in prompts)
-    if len(widths) != 1 or total > _LONGEST_BATCH or total < 2:
+    own = scene.site
+    alike = [site for site in scene.known if site == own or differ_only_in(site, own, "prompt")]
+    prompts = sorted(alike, key=lambda site: site.prompt)
+    values = [scene.known[site] for site in prompts]
+    count, total = len(scene.own.rows), sum(len(value.rows) for value in values)
+    if len({value.rows.shape[1] for value in values}) != 1 or not 2 <= total <= _LONGEST_BATCH:
         return
-    batch = torch.cat([scene.known[site].rows for site in prompts])
-    noise = torch.cat([scene.known[site].noise for site in prompts])
-    inside_own = torch.arange(count)
-    for shift in (1, -1, 2, -2):
-        source = inside_own + shift
-        valid = (source >= 0) & (source < count)
-        words = f"the row of {_apart(shift, 'token')}"
-        own, rows = source.clamp(0, count - 1), scene.own.rows
-        if int(valid.sum()) * 2 >= count:
-            yield _predict_rows(scene, f"token{shift:+d}", words, rows, scene.own.noise, own, valid)
-    start = sum(len(scene.known[site].rows) for site in prompts[: prompts.index(own_site)])
-    for shift in sorted(range(-start - count + 1, total - start), key=abs):
+    batch = torch.cat([value.rows for value in values])
+    noise = torch.cat([value.noise for value in values])
+    start = sum(len(value.rows) for value in values[: prompts.index(own)])
+    everywhere = torch.ones(count, dtype=torch.bool)
+
+    def take(kind: str, words: str, source: Tensor, valid: Tensor = everywhere) -> Hypothesis:
+        hypothesis = predict(scene, kind, words, batch[source], noise[source])
+        length = min(len(valid), len(hypothesis.valid))
+        hypothesis.valid[:length] &= valid[:length]
+        return hypothesis
+
+    near = ((s, "token", f"the row of {_apart(s, 'token')}", start, count) for s in (1, -1, 2, -2))
+    everything = sorted(range(1 - start - count, total - start), key=abs)
+    far = ((s, "span", f"rows of the batch {_further(s)}", 0, total) for s in everything if s)
+    for shift, kind, words, first, length in (*near, *far):
         source = torch.arange(start + shift, start + shift + count)
-        inside = (source >= 0) & (source < total)
-        if shift and int(inside.sum()) * 2 >= count:
-            source = source.clamp(0, total - 1)
-            words = f"rows of the batch {abs(shift)} further {'on' if shift > 0 else 'back'}"
-            yield _predict_rows(scene, f"span{shift:+d}", words, batch, noise, source, inside)
+        valid = (source >= first) & (source < first + length)
+        if int(valid.sum()) * 2 >= count:
+            inside = source.clamp(first, first + length - 1)
+            yield take(f"{kind}{shift:+d}", words, inside, valid)
     if count == 1:
         return
-    everywhere = torch.ones(count, dtype=torch.bool)
     for kind, token in (("first-row", 0), ("last-row", count - 1)):
-        source = torch.full((count,), start + token)
-        words = f"token {token}'s row at every token"
-        yield _predict_rows(scene, kind, words, batch, noise, source, everywhere)
+        yield take(kind, f"token {token}'s row at every token", torch.full((count,), start + token))
     if len(scene.rows) == count:
         nearest = torch.cdist(scene.rows, batch).argmin(dim=1)
-        if len(set(nearest.tolist())) < count:  # a permutation has each row once
-            return
-        words = f"rows in another order ({', '.join(map(str, (nearest - start).tolist()))})"
-        yield _predict_rows(scene, "permuted", words, batch, noise, nearest, everywhere)
-
-
-def _predict_rows(
-    scene: Scene,
-    kind: str,
-    words: str,
-    batch: Tensor,
-    noise: Tensor,
-    source: Tensor,
-    valid: Tensor,
-) -> Hypothesis:
-    hypothesis = predict(scene, kind, words, batch[source], noise[source])
-    length = min(len(valid), len(hypothesis.valid))
-    hypothesis.valid[:length] &= valid[:length]
-    return hypothesis
+        if len(set(nearest.tolist())) == count:  # a permutation has each row once
+            order = ", ".join(map(str, (nearest - start).tolist()))
+            yield take("permuted", f"rows in another order ({order})", nearest)

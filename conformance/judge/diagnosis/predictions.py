@@ -1,4 +1,4 @@
-"""Classes for hypotheses about a wrong value."""
+"""A failed observation, what it may have been confused with, and hypotheses about what it holds."""
 
 from __future__ import annotations
 
@@ -54,16 +54,6 @@ class Hypothesis:
     rows: Tensor
     noise: Tensor
     valid: Tensor
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A hypothesis that fits, and the root mean square of its error over its noise."""
-
-    kind: str
-    words: str
-    ratio: float
     source: str = ""
 
 

@@ -39,19 +39,20 @@ def branches(scene: Scene) -> Iterator[Hypothesis]:
     For an edited run, also propose the clean run's: half a write leaves the other half.
     """
     own_site = scene.site
-    for run, tag, of_run in (
-        (own_site.run, "", ""),
-        *([("clean", "clean-", " of the clean run")] if own_site.run == "edited" else []),
-    ):
+    runs = {own_site.run: ("", "")}
+    if own_site.run == "edited":
+        runs["clean"] = ("clean-", " of the clean run")
+    for run, (tag, of_run) in runs.items():
         site = replace(own_site, run=run)
         own = scene.known.get(site)
-        if own is None:
-            continue
-        for name, value in _branch_values(scene, site):
-            if value.shape == own.rows.shape:
-                for kind, words, rows in _without_or_twice(name, own.rows, value):
-                    noise = _grown_noise(own.noise, own.rows, rows)
-                    yield predict(scene, tag + kind, words + of_run, rows, noise)
+        for name, value in _branch_values(scene, site) if own is not None else ():
+            if own is None or value.shape != own.rows.shape:
+                continue
+            for kind, words, rows in _without_or_twice(name, own.rows, value):
+                # A prediction may be longer than the value that the noise was measured on.
+                longer = rows.norm(dim=-1) / own.rows.norm(dim=-1).clamp_min(1e-30)
+                noise = own.noise * longer.clamp_min(1.0)
+                yield predict(scene, tag + kind, words + of_run, rows, noise)
     for site, value in scene.auxiliary.items():
         layer = own_site.layer if site.layer is None else site.layer
         same_place = replace(site, name=own_site.name, layer=layer) == own_site
@@ -70,19 +71,13 @@ def _branch_values(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
     elif site.layer == 0:
         before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
     stream = scene.known[site].rows
-    complete = mlp is not None and before is not None and before.shape == mlp.shape == stream.shape
-    if attention is None and mlp is not None and before is not None and complete:
-        attention = stream - before - mlp
+    alike = [value for value in (before, mlp) if value is not None and value.shape == stream.shape]
+    if attention is None and len(alike) == 2:
+        attention = stream - alike[0] - alike[1]
     normed = scene.auxiliary.get(replace(site, name="normed"))
     for name, value in (("mlp", mlp), ("attention", attention), ("normed", normed)):
         if value is not None:
             yield name, value
-
-
-def _grown_noise(noise: Tensor, measured: Tensor, rows: Tensor) -> Tensor:
-    """Scale the noise for a prediction that is longer than the value it was measured on."""
-    longer: Tensor = rows.norm(dim=-1) / measured.norm(dim=-1).clamp_min(1e-30)
-    return noise * longer.clamp_min(1.0)
 
 
 def _without_or_twice(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Tensor]]:
@@ -123,16 +118,13 @@ def algebra(scene: Scene) -> Iterator[Hypothesis]:
 
 
 def _multiple(factor: float, width: int) -> tuple[str, str]:
+    root = math.sqrt(width)
     for kind, value, words in (
         ("doubled", 2.0, "twice the right value"),
         ("halved", 0.5, "half the right value"),
         ("sign", -1.0, "the right value with the opposite sign"),
-        (
-            "embedding-scale",
-            math.sqrt(width),
-            "the right value with the embedding's scale once more",
-        ),
-        ("embedding-scale", 1 / math.sqrt(width), "the right value without the embedding's scale"),
+        ("embedding-scale", root, "the right value with the embedding's scale once more"),
+        ("embedding-scale", 1 / root, "the right value without the embedding's scale"),
     ):
         if abs(factor / value - 1) < 0.02:
             return kind, words
@@ -150,9 +142,8 @@ def logits(scene: Scene) -> Iterator[Hypothesis]:
         return
     for cap in _CAPS:
         again = cap * torch.tanh(logits / cap)
-        yield predict(
-            scene, "softcap", f"a soft cap of {cap:g} once more", _centred(again), scene.own.noise
-        )
+        words = f"a soft cap of {cap:g} once more"
+        yield predict(scene, "softcap", words, _centred(again), scene.own.noise)
         if float(logits.abs().max()) < cap:
             words = f"logits without the soft cap of {cap:g}"
             without = cap * torch.atanh(logits / cap)
@@ -170,23 +161,16 @@ def ingredients(scene: Scene) -> Iterator[Hypothesis]:
         return
     o, noise = scene.own.rows, scene.own.noise
     for site, own in scene.known.items():
-        if (
-            replace(site, name=own_site.name, layer=own_site.layer) != own_site
-            or site.name == own_site.name
-        ):
+        same_place = replace(site, name=own_site.name, layer=own_site.layer) == own_site
+        if not same_place or site.name == own_site.name or own.rows.shape[1] != o.shape[1]:
             continue
         for foreign_site, foreign in scene.known.items():
             if foreign_site == site or not differ_only_in(foreign_site, site, "prompt"):
                 continue
             count = min(len(o), len(foreign.rows), len(own.rows))
-            if own.rows.shape[1] != o.shape[1]:
-                continue
             change = foreign.rows[:count] - own.rows[:count]
+            summed_noise = noise[:count] + foreign.noise[:count] + own.noise[:count]
+            words = f"what {site.name!r} of prompt {foreign_site.prompt} gives"
             for sign in (1, -1):
-                yield predict(
-                    scene,
-                    f"ingredient:{site.name}",
-                    f"what {site.name!r} of prompt {foreign_site.prompt} gives",
-                    o[:count] + sign * change,
-                    noise[:count] + foreign.noise[:count] + own.noise[:count],
-                )
+                rows = o[:count] + sign * change
+                yield predict(scene, f"ingredient:{site.name}", words, rows, summed_noise)

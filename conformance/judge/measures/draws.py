@@ -33,6 +33,9 @@ FACTORS = (0.125, 0.5, 0.7, 1.4, 2.0, 8.0)
 USUAL_TOP_K = 50
 #: Probabilities closer than this may be equal, rounded differently.
 _SAME = 1e-5
+#: The grid of `detected`, in units of the natural logarithm. A draw that lowers the evidence by
+#: more than the second number is dropped: its sum cannot reach the limit.
+_STEP, _LEAST = 0.01, -20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, 
         if asked[token] == 0:
             return math.inf, f"id {token} of draw {step} is outside of what was to be kept"
         for name, own in tried.items():
-            totals[name] += _log(float(own[token])) - math.log(float(asked[token]))
+            likely = math.log(own[token]) if own[token] > 0 else -math.inf
+            totals[name] += likely - math.log(float(asked[token]))
     best = max(totals, key=totals.__getitem__)
     most = totals[best]
     mean = most + math.log(sum(math.exp(total - most) for total in totals.values()) / len(totals))
@@ -81,14 +85,10 @@ def evidence(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> tuple[float, 
 def others(draws: Draws) -> Mapping[str, Draws | None]:
     """Return the other ways that are tried, by name; None is uniform sampling."""
     few = draws.top_k // 2 if draws.top_k else USUAL_TOP_K
+    others = [draws.temperature * factor for factor in FACTORS]
     return {
         "drawing evenly": None,
-        **{
-            f"temperature {draws.temperature * factor:g}": replace(
-                draws, temperature=draws.temperature * factor
-            )
-            for factor in FACTORS
-        },
+        **{f"temperature {other:g}": replace(draws, temperature=other) for other in others},
         f"top-p {draws.top_p * 0.75:g}": replace(draws, top_p=draws.top_p * 0.75),
         f"top-k {few}": replace(draws, top_k=few),
     }
@@ -101,10 +101,6 @@ def ways(logits: Tensor, draws: Draws) -> dict[str, Tensor]:
         name: even if other is None else distribution(logits, other)
         for name, other in others(draws).items()
     }
-
-
-def _log(probability: float) -> float:
-    return math.log(probability) if probability > 0 else -math.inf
 
 
 def distribution(logits: Tensor, draws: Draws) -> Tensor:
@@ -163,3 +159,39 @@ def _surely_held(probabilities: Tensor, top_p: float) -> float:
     ends = torch.searchsorted(-ordered, -ordered * (1 - _SAME), right=True) - 1
     sure = ordered[held[ends] - ordered <= top_p].sum()
     return max(float(sure), top_p, float(ordered[0]))
+
+
+def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
+    """Return a lower bound on the probability that draws from `used` fail the test of `asked`.
+
+    Many draws from the same logits are independent. Each adds to the evidence for another way of
+    sampling an amount that depends on the drawn id; convolution gives the distribution of the sum.
+    Amounts are rounded down to a grid and only one other way counts.
+    """
+    right = at_most(logits, asked)
+    inside = float(used[right > 0].sum())
+    if inside < 1 - 1e-12 and inside**count < 1e-4:
+        return 1 - inside**count  # an id outside is proof by itself
+    tried = ways(logits, asked)
+    needed = math.log(len(tried) / RATE)
+    shown = max(_reached(used, right, other, count, needed) for other in tried.values())
+    return 1 - inside**count * (1 - shown)
+
+
+def _reached(used: Tensor, right: Tensor, other: Tensor, count: int, needed: float) -> float:
+    """Return the probability that one other way's evidence reaches `needed`, given ids inside."""
+    inside = right > 0
+    chances = used[inside] / used[inside].sum()
+    adds = other[inside].log() - right[inside].log()
+    counted = adds > _LEAST
+    if float((chances * adds.clamp_min(_LEAST)).sum()) <= 0:
+        return 0.0  # this way does not detect it
+    places = torch.floor(adds[counted] / _STEP).long()
+    first = int(places.min())
+    mass = torch.zeros(int(places.max()) - first + 1, dtype=torch.float64)
+    mass.index_add_(0, places - first, chances[counted])
+    length = count * (len(mass) - 1) + 1
+    padded = 2 ** math.ceil(math.log2(length))
+    total = torch.fft.irfft(torch.fft.rfft(mass, n=padded) ** count, n=padded)[:length]
+    beyond = max(0, math.ceil(needed / _STEP) - count * first)
+    return float(total[beyond:].sum().clamp(0, 1))

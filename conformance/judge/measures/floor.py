@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +53,11 @@ class Floor:
     precision: Precision = Precision.BF16
     mixture: bool = False
     massive_noise: Tensor | None = None
+
+    @property
+    def routers_tie(self) -> bool:
+        """Return whether a token's row may come from another expert by rounding."""
+        return self.mixture and self.precision is Precision.BF16
 
     def view(self, rows: Tensor) -> Tensor:
         """Return rows as they are compared: without their means if those are judged separately."""
@@ -94,34 +100,6 @@ class Distance:
         return self.massive <= 1.0 and self.shift <= 1.0 and self.zero
 
 
-def floor(
-    reference: Tensor,
-    baseline: Tensor,
-    fallback: Tensor | None = None,
-    *,
-    centred: bool = False,
-    precision: Precision = Precision.BF16,
-    mixture: bool = False,
-    terms: int = 1,
-) -> Floor:
-    """Compute the noise floor of one observation from reference [T, D] and baseline [M, T, D].
-
-    `fallback` [T] is the scale of rows that are nearly zero: the clean run's norm,
-    massive dimensions included. `centred` compares the rows without their means, and the means
-    separately. `terms` is how many products the model's sums have: its width.
-    """
-    computed = floors(
-        [reference],
-        baseline,
-        [fallback],
-        centred=centred,
-        precision=precision,
-        mixture=mixture,
-        terms=terms,
-    )
-    return computed[0]
-
-
 def floors(
     references: Sequence[Tensor],
     runs: Tensor,
@@ -135,9 +113,11 @@ def floors(
 ) -> list[Floor]:
     """Compute the noise floors of many observations of one width, on all their rows at once.
 
-    `runs` [M, rows of all of them, D] are the baseline runs. `operands` [T] are the lengths of the
-    operands whose difference an exactly zero row is; 0 if such a row must be zero, None if all
-    must.
+    `runs` [M, rows of all of them, D] are the baseline runs. `fallbacks` [T] are the scales of rows
+    that are nearly zero: the clean run's norm, massive dimensions included. `operands` [T] are the
+    lengths of the operands whose difference an exactly zero row is; 0 if such a row must be zero,
+    None if all must. `centred` compares the rows without their means, and the means separately.
+    `terms` is how many products the model's sums have: its width.
     """
     reference = torch.cat(list(references))
     empty = ~reference.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
@@ -149,18 +129,10 @@ def floors(
         runs = runs - runs.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(reference)
     scale = metrics.norm(reference, mask)
-    fallback_scale = [
-        torch.zeros(len(rows), dtype=rows.dtype) if fallback is None else fallback
-        for rows, fallback in zip(references, fallbacks, strict=True)
-    ]
-    there = torch.cat(fallback_scale)
-    scale = torch.where(scale < CANCELLED * there, there, scale)
+    clean_scale = _concatenate(fallbacks, references)
+    scale = torch.where(scale < CANCELLED * clean_scale, clean_scale, scale)
     if operands is not None:
-        lengths = [
-            torch.zeros(len(rows), dtype=rows.dtype) if operand is None else operand
-            for rows, operand in zip(references, operands, strict=True)
-        ]
-        apart = torch.cat(lengths)
+        apart = _concatenate(operands, references)
         scale = torch.where(empty & (apart > 0), apart, scale)
         empty = empty & (apart == 0)
     off = runs - reference
@@ -171,13 +143,23 @@ def floors(
         at = slice(end, end := end + len(rows))
         massive = (off[:, at], reference[at], mask[at], precision, terms)
         ulps = _massive_floor(*massive)
-        tensors = (reference[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
-        shifts: tuple[Tensor | None, Tensor | None] = (None, None)
-        if shift is not None and shift_noise is not None:
-            shifts = (shift[at], shift_noise[at])
-        together = None if ulps is None else _massive_noise(*massive)
-        computed.append(Floor(*tensors, *shifts, precision, mixture, together))
+        computed.append(
+            Floor(
+                *(reference[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at]),
+                None if shift is None else shift[at],
+                None if shift_noise is None else shift_noise[at],
+                precision,
+                mixture,
+                None if ulps is None else _massive_noise(*massive),
+            )
+        )
     return computed
+
+
+def _concatenate(parts: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    """Concatenate lengths [T] of observations with these rows, 0 for absent ones."""
+    zeros = [torch.zeros(len(rows), dtype=rows.dtype) for rows in like]
+    return torch.cat([z if part is None else part for part, z in zip(parts, zeros, strict=True)])
 
 
 def _massive_floor(
@@ -218,32 +200,25 @@ def measures(
     candidates: Sequence[Tensor], noise_floors: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
     """Compute the distances of many observations of one width, on all their rows at once."""
-    rows = [
-        noise_floor.view(candidate)
-        for candidate, noise_floor in zip(candidates, noise_floors, strict=True)
-    ]
-    reference, mask = (
-        torch.cat([f.reference for f in noise_floors]),
-        torch.cat([f.bulk for f in noise_floors]),
-    )
+    rows = [f.view(candidate) for candidate, f in zip(candidates, noise_floors, strict=True)]
+    reference = torch.cat([f.reference for f in noise_floors])
+    mask = torch.cat([f.bulk for f in noise_floors])
+    noise = torch.cat([f.noise for f in noise_floors])
+    scale = torch.cat([f.scale for f in noise_floors])
     distance = metrics.norm(torch.cat(rows) - reference, mask)
-    noise, scale = (
-        torch.cat([f.noise for f in noise_floors]),
-        torch.cat([f.scale for f in noise_floors]),
-    )
-    ratios = metrics.ratio(distance, noise).tolist()
-    relative = metrics.ratio(noise, scale).tolist()
-    errors = metrics.ratio(distance, scale).tolist()
+    per_token = [
+        metrics.ratio(*pair).tolist()
+        for pair in ((distance, noise), (noise, scale), (distance, scale))
+    ]
     computed, end = [], 0
     for candidate, viewed, noise_floor in zip(candidates, rows, noise_floors, strict=True):
         at = slice(end, end := end + len(viewed))
-        tokens = _Tokens(ratios[at], relative[at], errors[at])
+        tokens = _Tokens(*(values[at] for values in per_token))
         computed.append(_distance(tokens, candidate, viewed, noise_floor, limits))
     return computed
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokens:
+class _Tokens(NamedTuple):
     """Per token: ρ, the relative noise, the relative error."""
 
     ratios: list[float]
@@ -254,25 +229,25 @@ class _Tokens:
 def _distance(
     tokens: _Tokens, candidate: Tensor, rows: Tensor, noise_floor: Floor, limits: Limits
 ) -> Distance:
-    q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
-    noise = metrics.median(tokens.noise)
+    q_med, noise = metrics.median(tokens.ratios), metrics.median(tokens.noise)
     massive, together, massive_ulps = _massive(rows, noise_floor, limits)
     limit, local = far_limits(len(tokens.ratios), noise_floor, limits)
+    zero = not bool(candidate[noise_floor.zero].any())
     return Distance(
         q_med=q_med,
-        q_max=q_max,
+        q_max=max(tokens.ratios),
         spread=metrics.spread(tokens.ratios),
         ratios=tuple(tokens.ratios),
         error=metrics.median(tokens.errors),
         floor=noise,
         smallest=_smallest(limit, q_med, noise),
         smallest_local=_smallest_local(tokens, local),
-        largest=_largest(tokens, candidate, rows, noise_floor),
+        largest=_largest(tokens, candidate, rows, noise_floor) if zero else math.inf,
         massive=max(massive, together / limits.far_max),
         massive_near=together / limits.massive,
         massive_ulps=massive_ulps,
         shift=_shift(candidate, noise_floor, limits),
-        zero=not (bool(noise_floor.zero.any()) and bool(candidate[noise_floor.zero].any())),
+        zero=zero,
         limit_med=limit,
         limit_max=local,
     )
@@ -289,19 +264,13 @@ def far_limits(tokens: int, noise_floor: Floor, limits: Limits) -> tuple[float, 
     In bf16 a router has near-ties, and one token's row may come from another expert. So in a
     mixture only the median counts.
     """
-    if _ties(noise_floor):
-        return (limits.far_med if tokens > 1 else math.inf), math.inf
-    return (limits.far_med if tokens > 1 else limits.far_max), limits.far_max
-
-
-def _ties(noise_floor: Floor) -> bool:
-    """Return whether a token's row may come from another expert by rounding."""
-    return noise_floor.mixture and noise_floor.precision is Precision.BF16
+    local = math.inf if noise_floor.routers_tie else limits.far_max
+    return (limits.far_med if tokens > 1 else local), local
 
 
 def _of_rows(shares: Sequence[float], noise_floor: Floor) -> float:
     """Return the worst of the rows' shares of a limit, or the median if routers tie."""
-    if _ties(noise_floor):
+    if noise_floor.routers_tie:
         return metrics.median(shares) if len(shares) > 1 else 0.0
     return max(shares)
 
@@ -348,7 +317,7 @@ def _shift(candidate: Tensor, noise_floor: Floor, limits: Limits) -> float:
 
 
 def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, noise_floor: Floor) -> float:
-    """Return the relative error of whatever is furthest off; inf if a zero row is not zero.
+    """Return the relative error of whatever is furthest off.
 
     Rows, massive dimensions and common shifts count. A common shift moves every entry, so it is √D
     times as long, and relative to the whole row with its mean.
@@ -363,8 +332,6 @@ def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, noise_floor: Floo
         shift = (candidate.mean(dim=-1) - noise_floor.shift).abs() * wide
         whole = torch.hypot(noise_floor.scale, noise_floor.shift * wide)
         sizes += metrics.ratio(shift, whole).flatten().tolist()
-    if bool(noise_floor.zero.any()) and bool(candidate[noise_floor.zero].any()):
-        sizes.append(math.inf)
     return max(sizes)
 
 

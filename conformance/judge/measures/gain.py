@@ -80,11 +80,8 @@ class Effect:
     @property
     def failed(self) -> bool:
         """Return whether the write went wrong, as far as this observation shows."""
-        return bool(self.leaking) or self.landing not in {
-            Landing.LANDED,
-            Landing.POWERLESS,
-            Landing.UNTOUCHED,
-        }
+        fine = {Landing.LANDED, Landing.POWERLESS, Landing.UNTOUCHED}
+        return bool(self.leaking) or self.landing not in fine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,11 +121,6 @@ class _Sums:
 
     def at(self, rows: slice | npt.NDArray[np.bool_]) -> _Sums:
         return _Sums(*(getattr(self, each.name)[..., rows] for each in fields(self)))
-
-
-def change(pair: RunPair, limits: Limits) -> ObservedChange:
-    """Compute the change at one site."""
-    return changes([pair], limits)[0]
 
 
 def changes(pairs: Sequence[RunPair], limits: Limits) -> list[ObservedChange]:
@@ -215,11 +207,6 @@ def effect(change: ObservedChange, limits: Limits) -> Effect:
     return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
 
 
-def tolerance(sigma: float, limits: Limits) -> float:
-    """Return how far from 0 or 1 a gain may be and still count as 0 or 1."""
-    return max(limits.gain_tolerance, limits.gain_sigmas * sigma)
-
-
 def _project(along: Array, size: Array, reference: Array) -> tuple[Array, Array]:
     """Return g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
     g = along / reference
@@ -244,7 +231,7 @@ def _leak(sums: _Sums) -> Array:
 
 
 def _landing(gain: Gain, off_axis: float, split: bool, limits: Limits) -> Landing:
-    room = tolerance(gain.sigma, limits)
+    room = max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma)
     if not room <= limits.gain_room:
         return Landing.POWERLESS
     if split:

@@ -107,14 +107,11 @@ def _sorted(ids: Tensor, numbers: Tensor) -> list[_Row] | None:
     rows, ranks = numbers.reshape(-1, ids.shape[-1]), _ranks(ids, ids.shape[-1])
     chance = len(rows) * math.lgamma(ids.shape[-1] + 1)
     down = bool((rows[:, 1:] <= rows[:, :-1]).all())
-    if chance < -math.log(_CHANCE) or not down or not all(map(_distinct, ranks)):
+    distinct = all(len(set(rank)) == len(rank) for rank in ranks)
+    if chance < -math.log(_CHANCE) or not down or not distinct:
         return None
     both = zip(ranks, rows.double().tolist(), strict=True)
     return [dict(zip(*pair, strict=True)) for pair in both]
-
-
-def _distinct(rank: list[int]) -> bool:
-    return len(set(rank)) == len(rank)
 
 
 def weigh(
@@ -123,10 +120,8 @@ def weigh(
     """Return the worst misplaced id; None if there is none, or a number is missing."""
     width = reference.numel() // len(numbers.reference)
     weighed = []
-    for row, (own, known) in enumerate(
-        zip(_ranks(mine, width), _ranks(reference, width), strict=True)
-    ):
-        truly = numbers.reference[row]
+    rows = zip(_ranks(mine, width), _ranks(reference, width), numbers.reference, strict=True)
+    for row, (own, known, truly) in enumerate(rows):
         baseline = [run[row] for run in numbers.baseline]
         for chosen, meant in zip(own, known, strict=True):
             if chosen == meant:

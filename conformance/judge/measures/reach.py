@@ -1,4 +1,4 @@
-"""Rows that no write can have reached, derived from the reference and the baseline runs.
+"""Rows that no write can have reached, and rows that may come from another expert.
 
 A row depends on its own and earlier tokens, its own and earlier layers, and earlier steps. A row
 that a write reached may keep the same bits in every baseline run (a norm ignores a factor of two),
@@ -67,3 +67,29 @@ def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
 def _before(site: Site) -> float:
     """Return the layer whose end is the latest point that an observation can depend on."""
     return math.inf if site.layer is None else site.layer
+
+
+def follow_ties(site: Site, rows: int, ties: Mapping[Site, Tensor]) -> Tensor:
+    """Return which rows of an observation may come from another expert: bool [rows].
+
+    A router can score two experts within one rounding of each other, also in float32: about one
+    token in ten thousand. Which of them a correct computation picks is chance
+    (docs/numerics.md#ties-of-routers).
+
+    `ties` maps each layer to its tied tokens [tokens]. In that layer only the token's own row is
+    affected. In later layers and the logits, attention spreads it to all rows from the token on; in
+    later steps to all rows. If the rows are not tokens, all may be affected.
+    """
+    found = torch.zeros(rows, dtype=torch.bool)
+    for tie, tokens in ties.items():
+        if (tie.run, tie.prompt) != (site.run, site.prompt) or tie.step > site.step:
+            continue
+        here = tie.step == site.step
+        if here and site.layer is not None and site.layer < (tie.layer or 0):
+            continue
+        if here and rows == len(tokens):
+            own = tokens.bool()
+            found |= own if site.layer == tie.layer else own.cumsum(0) > 0
+        else:
+            found |= True
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from conformance.records import Relation, Site
 
 #: Prefix of the name of the rule that a column is bitwise equal to another.
 BITWISE = "bitwise equal to"
+#: The rule that a backend observes the same in several environments, for information only: other
+#: versions of an engine may compute in another order.
+ENVIRONMENTS = "the same bits in every environment"
 
 #: Reference values that differ by less than this multiple of the noise may be equal in bf16.
 _TELLS_APART = 10.0
@@ -22,19 +25,11 @@ _TELLS_APART = 10.0
 _BEGINNING = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """One observation that is not bitwise equal on two sides.
-
-    `different` of `total` elements; the largest difference is `size`, at `index`.
-    """
+class Mismatch(NamedTuple):
+    """One observation that is not bitwise equal on two sides."""
 
     site: str
     message: str
-    different: int = 0
-    total: int = 0
-    size: float = 0.0
-    index: tuple[int, ...] = ()
 
 
 def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tuple[Mismatch, ...]:
@@ -48,8 +43,8 @@ def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tu
             mismatches.append(Mismatch(site, "only on the left"))
         elif site not in left:
             mismatches.append(Mismatch(site, "only on the right"))
-        elif (difference := differ(site, left[site], right[site])) is not None:
-            mismatches.append(difference)
+        elif difference := differ(left[site], right[site]):
+            mismatches.append(Mismatch(site, difference))
     return tuple(mismatches)
 
 
@@ -63,32 +58,54 @@ def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     )
 
 
-def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
-    """Return how two tensors differ bitwise; None if they do not. Equal NaNs are equal bits."""
+def compare_environments(
+    observed: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, tuple[Relation, ...]]:
+    """Return for each column of a backend which others observed the same bits of a case.
+
+    Columns without observations are left out. A single column has no relation.
+    """
+    columns = {name: values for name, values in observed.items() if values}
+    sets: list[list[str]] = []
+    for name, values in columns.items():
+        alike = next((names for names in sets if same_bits(columns[names[0]], values)), None)
+        if alike is None:
+            sets.append(alike := [])
+        alike.append(name)
+    relations: dict[str, tuple[Relation, ...]] = dict.fromkeys(observed, ())
+    for own in columns if len(columns) > 1 else ():
+        clauses = []
+        for names in sets:
+            others = ", ".join(name for name in names if name != own)
+            if own not in names:
+                first = compare_exact(columns[own], columns[names[0]])[0]
+                clauses.append(f"others in {others} ({first.site}: {first.message})")
+            elif others:
+                clauses.append(f"the same in {others}")
+        detail = "; ".join(clauses)
+        relations[own] = (Relation(ENVIRONMENTS, len(sets) == 1, detail, gates=False),)
+    return relations
+
+
+def differ(left: Tensor, right: Tensor) -> str:
+    """Return how two tensors differ bitwise, "" if they do not. Equal NaNs are equal bits."""
     if left.shape != right.shape:
-        return Mismatch(site, f"shape {list(left.shape)} against {list(right.shape)}")
+        return f"shape {list(left.shape)} against {list(right.shape)}"
     if left.dtype != right.dtype:
-        return Mismatch(site, f"{left.dtype} against {right.dtype}")
+        return f"{left.dtype} against {right.dtype}"
     bits = _bits(left, right)
     if torch.equal(*bits):
-        return None
+        return ""
     raw = [tensor.detach().reshape(-1) for tensor in (left, right)]
     unequal = (bits[0] != bits[1]).any(dim=-1)
     size = (raw[0].double() - raw[1].double()).abs().nan_to_num(torch.inf)
     worst = int(size.where(unequal, -torch.ones_like(size)).argmax())
-    index = _index(worst, left.shape)
-    count, largest = int(unequal.sum()), float(size[worst])
-    message = f"{count} of {len(raw[0])} elements differ, by up to {largest:.3g} at {list(index)}"
-    return Mismatch(site, message, count, len(raw[0]), largest, index)
-
-
-def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of an element; importing torch.unravel_index takes a second."""
-    indices: list[int] = []
-    for size in reversed(shape):
-        place, index = divmod(place, size)
-        indices.insert(0, index)
-    return tuple(indices)
+    count, index, place = int(unequal.sum()), list[int](), worst
+    for length in reversed(left.shape):  # importing torch.unravel_index takes a second
+        place, at = divmod(place, length)
+        index.insert(0, at)
+    largest = float(size[worst])
+    return f"{count} of {len(raw[0])} elements differ, by up to {largest:.3g} at {index}"
 
 
 def _bits(*tensors: Tensor) -> list[Tensor]:
@@ -129,9 +146,9 @@ def equal_within(
         if absent:
             broken.append(f"{', '.join(absent)} not observed")
             continue
-        difference = differ(str(right), candidate[left], candidate[right])
-        if difference is not None and not alike(left, right):
-            broken.append(f"{left} and {right}: {difference.message}")
+        difference = differ(candidate[left], candidate[right])
+        if difference and not alike(left, right):
+            broken.append(f"{left} and {right}: {difference}")
     return Relation(title, not broken, "; ".join(broken) or f"{len(pairs)} pairs")
 
 

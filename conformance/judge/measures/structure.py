@@ -77,8 +77,8 @@ def dtype(
     names = " or ".join(sorted(short(kind) for kind in allowed))
     message = f"{short(candidate.dtype)} instead of {names}"
     if floating and candidate.is_floating_point():
-        carried = "only bf16" if carries_only_bf16(candidate) else "more than bf16"
-        message += f"; the values carry {carried} precision"
+        only_bf16 = torch.equal(candidate.to(torch.bfloat16).to(candidate.dtype), candidate)
+        message += f"; the values carry {'only' if only_bf16 else 'more than'} bf16 precision"
     return message
 
 
@@ -86,9 +86,17 @@ def short(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
-def carries_only_bf16(values: Tensor) -> bool:
-    """Return whether bf16 can hold every value."""
-    return bool(torch.equal(values.to(torch.bfloat16).to(values.dtype), values))
+def is_text(value: Tensor) -> bool:
+    """Return whether an observation is a text: an error message, stored as uint8 bytes."""
+    return value.dtype is torch.uint8 and value.ndim == 1
+
+
+def other_text(candidate: Tensor, reference: Tensor) -> str:
+    """Return how a text differs from the reference's."""
+    if torch.equal(candidate, reference):
+        return ""
+    own, right = (bytes(v.tolist()).decode(errors="replace") for v in (candidate, reference))
+    return f"says {own!r} instead of {right!r}"
 
 
 def finite(candidate: Tensor) -> str:

@@ -54,13 +54,11 @@ def choice(
     best = top[0]
     margin = float(reference[best] - reference[chosen])
     noise = float(_pair_noise(reference, baseline, best, torch.tensor([chosen]), precision)[0])
-    rivals = top[1:]
-    gaps = reference[best] - reference[rivals]
-    rival_noise = _pair_noise(reference, baseline, best, rivals, precision)
+    gaps = reference[best] - reference[top[1:]]
+    rival_noise = _pair_noise(reference, baseline, best, top[1:], precision)
     chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
-    return TokenChoice(
-        chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise
-    )
+    benign = margin <= limits.margin * noise
+    return TokenChoice(chosen, int(best), margin, noise, chance, benign)
 
 
 def _pair_noise(
@@ -86,20 +84,16 @@ def agreed_steps(
     for run, prompt in {(site.run, site.prompt) for site in reference}:
         step = 0 if (run, prompt) in told else max(site.step for site in reference)
         while any(
-            _same_ids(candidate, reference, Site(name, prompt, step, run=run)) for name in CHOSEN
+            site in candidate and site in reference and _same_ids(candidate[site], reference[site])
+            for site in (Site(name, prompt, step, run=run) for name in CHOSEN)
         ):
             step += 1
         agreed[run, prompt] = step
     return agreed
 
 
-def _same_ids(
-    candidate: Mapping[Site, Tensor], reference: Mapping[Site, Tensor], site: Site
-) -> bool:
-    own_ids, reference_ids = candidate.get(site), reference.get(site)
-    if own_ids is None or reference_ids is None:
-        return False
-    return own_ids.shape == reference_ids.shape and bool((own_ids == reference_ids).all())
+def _same_ids(own: Tensor, reference: Tensor) -> bool:
+    return own.shape == reference.shape and bool((own == reference).all())
 
 
 def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) -> Relation | None:
@@ -147,11 +141,8 @@ def flips(choices: Sequence[tuple[str, TokenChoice]]) -> Relation | None:
     detail += f", {sum(chances):.2g} expected from the margins"
     if flipped:
         detail += f"; first at {flipped[0]}"
-    return Relation(
-        "no more flipped tokens than the margins predict",
-        len(flipped) < 2 or probability >= FLIPS_IMPROBABLE,
-        detail,
-    )
+    holds = len(flipped) < 2 or probability >= FLIPS_IMPROBABLE
+    return Relation("no more flipped tokens than the margins predict", holds, detail)
 
 
 def at_least(count: int, chances: Sequence[float]) -> float:
