@@ -17,7 +17,7 @@ from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned, TimeLimits
 from conformance.scenario import PAIR, Scenario
-from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
+from conformance.selftest.fault import CLIENTS, MARK, WITHOUT_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.injecting.engine:open_engine"
@@ -272,7 +272,7 @@ def _sharing(
             link(faulty_group.path / "group.json", target.path / "group.json")
             fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
             # A fault at a block's border does not affect these: use those of the column without it.
-            acts = column.variant.fault.point not in WITH_A_BLOCK
+            acts = column.variant.fault.point in WITHOUT_A_BLOCK
             for key in () if acts else without:
                 link(faulty_group.cell(key), fault_free_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.engines import ENGINES, FRONTS, Engine, Refused, load_engine
-from conformance.records import Case, Group, Job
+from conformance.records import Case, Group, Job, Site
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
 from conformance.selftest.faults import FAULTS
@@ -61,7 +61,7 @@ class FaultyEngine:
                 observed = self.real.run(scenario, plain)
                 if scenario.name in WITHOUT_NNSIGHT:  # nothing returned here passed nnsight's hooks
                     return observed
-                return switch.passes(Point.RETURNED, dict(observed))  # type: ignore[no-any-return]
+                return _returned(observed)
         except Inexpressible as error:
             raise Refused(f"not expressible here: {error}") from error
         except Exception as error:
@@ -119,6 +119,14 @@ class FaultyEngine:
                 hooks.TOLD, name, layers, list(noise), model.path, model.layout
             )
         return refusals
+
+
+def _returned(observed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a case's observations with the fault in them."""
+    if not switch.acts(Point.RETURNED):
+        return observed
+    by_site = {Site.parse(name): value for name, value in observed.items()}
+    return {str(site): value for site, value in switch.passes(Point.RETURNED, by_site).items()}
 
 
 def within_reach() -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
+from conformance.selftest.fault import SKIPPED, Inexpressible, Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.injecting import handed, switch
 
@@ -70,14 +70,7 @@ def _stream(kind: Any) -> None:
         value = original.fget(self)
         return switch.passes(Point.READ, value, _index(self), lambda: self.envoy.output)
 
-    def write(self: Any, value: Any) -> None:
-        new = switch.passes(Point.WRITE, value, _index(self), lambda: self.envoy.output)
-        if isinstance(new, Raw):
-            self.envoy.output = new.output
-        elif new is not SKIPPED:
-            original.fset(self, new)
-
-    kind.stream = property(read, write)
+    kind.stream = property(read, original.fset)
 
 
 def _part(kind: Any, name: str, point: Point) -> None:

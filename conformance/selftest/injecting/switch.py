@@ -102,4 +102,5 @@ def passes(
     armed = _SWITCH.armed
     if armed is None or armed.variant.fault.point is not point:
         return value
-    return armed.variant.fault.act(value, armed.moment(layer, raw))
+    fault, moment = armed.variant.fault, armed.moment(layer, raw)
+    return fault.act(value, moment) if moment.acts_here or fault.everywhere else value
