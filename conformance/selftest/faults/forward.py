@@ -22,8 +22,6 @@ from conformance.selftest.faults.model import (
 from conformance.selftest.faults.rows import (
     blurred,
     doubled,
-    halves_swapped,
-    reversed_rows,
     scaled,
     shifted,
     zeros,
@@ -95,12 +93,6 @@ MLP.add(
     doses=1,
 )
 MLP.add(
-    "mlp-halves",
-    halves_swapped,
-    "The halves of the width of what one layer's MLP gives have changed places.",
-    cases=MORE,
-)
-MLP.add(
     "coarse-mlp",
     blurred,
     "One layer's MLP carries a random error.",
@@ -117,19 +109,6 @@ ATTENTION.add(
     "What one layer's attention gives is multiplied by a constant.",
     cases=MORE,
     doses=(1.01, -1.0),
-)
-ATTENTION.add(
-    "attention-rows",
-    shifted,
-    "What one layer's attention gives is shifted by one token.",
-    cases=MORE,
-    doses=1,
-)
-ATTENTION.add(
-    "attention-order",
-    reversed_rows,
-    "What one layer's attention gives is in reverse order of the tokens.",
-    cases=MORE,
 )
 
 

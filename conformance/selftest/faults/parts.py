@@ -119,12 +119,6 @@ def neighbour(value: Tensor, now: Moment) -> Tensor:
     return value.roll(1, dims=1)
 
 
-@HEADS.fault("head-rank-swapped")
-def another_rank(value: Tensor, now: Moment) -> Tensor:
-    """The heads of two ranks have changed places."""
-    return value.roll(value.shape[1] // 2, dims=1)
-
-
 @HEADS.fault("head-rank-half", says="row of the token")
 def one_rank(value: Tensor, now: Moment) -> Tensor:
     """The heads of one rank stand for those of the other one too."""

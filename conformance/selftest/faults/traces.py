@@ -96,12 +96,6 @@ TRACE.add(
 )
 
 
-@TRACE.fault("force-other", point=Point.FORCE, cases="sampling.forced")
-def next_id(token: int, now: Moment) -> int:
-    """The generation goes on with another id than the forced one."""
-    return token + 1
-
-
 @LOGITS.fault("logits-place", doses=(4.0, 1.0), verdicts=(Verdict.WRONG, Verdict.DRIFT))
 def with_cap(value: Tensor, now: Moment) -> Tensor:
     """The logits carry a soft cap that the other side's have not."""
@@ -172,12 +166,6 @@ def usual_temperature(how: dict[str, Any], now: Moment) -> dict[str, Any]:
 def colder(how: dict[str, Any], now: Moment) -> dict[str, Any]:
     """Ids are drawn at 0.7 of the temperature that was asked for."""
     return how | {"temperature": how["temperature"] * 0.7}
-
-
-@ASKED.fault("temperature-high", cases="drawing_first.1.0-0")
-def hotter(how: dict[str, Any], now: Moment) -> dict[str, Any]:
-    """Ids are drawn at 1.5 times the temperature that was asked for."""
-    return how | {"temperature": how["temperature"] * 1.5}
 
 
 @ASKED.fault("top-p-lost", cases=("drawing.0.5-0.7", "drawing.1.0-0.7"))
