@@ -43,7 +43,8 @@ def install(engine: str, *, pipeline: int) -> None:
     _held(TracedAttention)
     _skip(TracedLayer)
     _path(TracedLayers)
-    _stop()
+    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
+    _unless_prevented(tracer, "stop", Point.STOP)
     _POINTS.installed = True
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer, without_padding
@@ -104,6 +105,10 @@ def _layer_of(part: Any) -> int | None:
     return int(inside.group(1)) if inside else None
 
 
+def _index(layer: Any) -> int:
+    return int(layer.envoy.path.rsplit(".", 1)[1])
+
+
 def _skip(kind: Any) -> None:
     def skip(self: Any) -> None:
         inputs = self.envoy.inputs
@@ -114,17 +119,6 @@ def _skip(kind: Any) -> None:
     # Imported by name: the parent also reads this module, and has no engine installed.
     passed_on = importlib.import_module("conformance.engines.model_parts").passed_on
     kind.skip = skip
-
-
-def _stop() -> None:
-    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
-    original = tracer.stop
-
-    def stop(self: Any) -> None:
-        if switch.passes(Point.STOP, value=True):
-            original(self)
-
-    tracer.stop = stop
 
 
 def _path(kind: Any) -> None:
@@ -141,13 +135,21 @@ def _path(kind: Any) -> None:
     kind.__getitem__ = item
 
 
-def _index(layer: Any) -> int:
-    return int(layer.envoy.path.rsplit(".", 1)[1])
+def _unless_prevented(kind: Any, name: str, point: Point) -> None:
+    """Let a method be called only if the point lets it."""
+    original = getattr(kind, name)
+
+    def called(self: Any) -> None:
+        if switch.passes(point, value=True):
+            original(self)
+
+    setattr(kind, name, called)
 
 
 def _lm(kind: Any) -> None:
-    kind.token = _passed_through(kind.__dict__["token"], Point.CHOICE)
-    trace = kind.trace
+    token = kind.__dict__["token"]
+    trace, lens, generated = kind.trace, kind.lens, kind.generated
+    extracted, force = kind.extracted, kind.force
 
     def traced(self: Any, *prompt: Any, **how: Any) -> Any:
         changed = switch.passes(Point.ASKED, how)
@@ -155,40 +157,25 @@ def _lm(kind: Any) -> None:
             return self.model.trace(*prompt)
         return trace(self, *prompt, **changed)
 
-    kind.trace = traced
-    lens, clear, generated = kind.lens, kind.clear_edits, kind.generated
-
     def through_lens(self: Any, stream: Any) -> Any:
         return switch.passes(Point.LENS, lens(self, stream), raw=lambda: (self, stream))
-
-    def cleared(self: Any) -> None:
-        if switch.passes(Point.CLEAR, value=True):
-            clear(self)
-
-    extracted = kind.extracted
 
     def handed_out(self: Any, *layers: Any) -> Any:
         rows = extracted(self, *layers)
         return {at: switch.passes(Point.EXTRACTED, value, at) for at, value in rows.items()}
-
-    kind.extracted = handed_out
-    force = kind.force
 
     def forced(self: Any, token: int) -> None:
         new = switch.passes(Point.FORCE, token)
         if new is not SKIPPED:
             force(self, new)
 
-    kind.force = forced
-    kind.lens = through_lens
-    kind.clear_edits = cleared
-    kind.generated = staticmethod(
-        lambda result, steps: switch.passes(Point.RESULT, generated(result, steps))
-    )
+    def ids(result: Any, steps: int) -> Any:
+        return switch.passes(Point.RESULT, generated(result, steps))
 
-
-def _passed_through(original: Any, point: Point) -> property:
-    return property(lambda self: switch.passes(point, original.fget(self)))
+    kind.token = property(lambda self: switch.passes(Point.CHOICE, token.fget(self)))
+    kind.trace, kind.lens, kind.generated = traced, through_lens, staticmethod(ids)
+    kind.extracted, kind.force = handed_out, forced
+    _unless_prevented(kind, "clear_edits", Point.CLEAR)
 
 
 def _spans() -> None:
