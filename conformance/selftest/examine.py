@@ -110,7 +110,7 @@ def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
     groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
     for column in faulty:
         if column.variant.fault.side is not Side.PIPELINE:
-            key = (column.cells[0].model, column.backend.engine, column.variant.id)
+            key = (column.model, column.backend.engine, column.variant.id)
             groups.setdefault(key, []).append(column)
     return list(groups.values())
 

@@ -62,7 +62,7 @@ class Plan:
 
     def only(self, model: Model, *, limits: bool = True) -> Plan:
         """Return the part for one model, without its detection limits if `limits` is false."""
-        faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
+        faulty = tuple(column for column in self.faulty if column.model == model.id)
         fault_free = tuple(cell for cell in self.fault_free if cell.model == model.id)
         measured = tuple(one for one in self.measured if limits and one.model == model.id)
         return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)

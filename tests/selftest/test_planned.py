@@ -33,7 +33,7 @@ def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
 
 def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_have_some() -> None:
     plan = planned("router-tie", "error-swallowed")
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
     assert ("mixtral", "router-tie") in injected
     assert ("llama", "router-tie") not in injected
     assert ("llama", "error-swallowed") in injected
@@ -46,10 +46,10 @@ def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_ha
 def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
     faults = [FAULTS[name] for name in ("router-tie", "error-swallowed")]
     plan = run.plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
     assert injected == {("mixtral", "router-tie"), ("llama", "error-swallowed")}
     again = run.plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in again.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in again.faulty}
     assert injected == {("mixtral", "router-tie"), ("mixtral", "error-swallowed")}
 
 
@@ -157,7 +157,7 @@ def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny
     names = [fault.id for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
     assert len(names) == 3
     plan = of_manifest(command.MODELS, *names, general=command.MODELS)
-    injected = {(one.cells[0].model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
+    injected = {(one.model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
     assert injected == {("llama", backend, name) for backend in CLIENTS for name in names}
     named = of_manifest(("gpt2",), *names, general=None)  # by somebody who asks for that model
     assert {one.backend.id for one in named.faulty} == set(CLIENTS)
