@@ -32,6 +32,7 @@ def test_every_variant_has_a_name_of_its_own_that_can_be_a_folder_and_is_found_b
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
 def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
+    assert fault.cases
     for name in fault.cases:
         scenario, case = name.split(".", 1)
         assert case in SCENARIOS[scenario].cases
@@ -42,17 +43,6 @@ def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
 def test_every_fault_can_be_sent_to_a_process_that_judges(fault):
     assert pickle.loads(pickle.dumps(fault)).id == fault.id
-
-
-def test_there_are_five_faults_and_more_of_each_side():
-    for side in (Side.ENGINE, Side.NNSIGHT, Side.PIPELINE):
-        assert sum(fault.side is side for fault in FAULTS.values()) >= 5
-
-
-def test_what_a_fault_is_declared_as_is_what_it_can_be_seen_to_be():
-    # A kill says nothing of who is to blame, and only nnsight edits.
-    assert FAULTS["oom"].side is Side.UNDECIDED
-    assert FAULTS["edit-outlives"].side is Side.NNSIGHT
 
 
 def test_faults_of_the_transport_are_injected_where_there_is_one():
@@ -130,11 +120,6 @@ CAUGHT = {case.split(".", 1)[0] for one in FAULTS.values() if not one.silent for
 
 def test_no_scenario_is_without_a_fault_that_it_must_catch():
     assert sorted(set(SCENARIOS) - CAUGHT) == []
-
-
-def test_no_fault_is_without_a_scenario():
-    assert [name for name, fault in FAULTS.items() if not fault.cases] == []
-    assert sorted(CAUGHT - set(SCENARIOS)) == []
 
 
 def test_a_case_with_settings_of_its_own_meets_faults_in_a_load_of_its_own():

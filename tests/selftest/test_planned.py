@@ -168,8 +168,5 @@ def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
     fault_free = {(cell.backend, cell.scenario) for cell in plan.fault_free}
     traced = {(name, "read_all") for name in ("hf", "vllm-pp1", "vllm-pp2")}
     assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
-
-
-def test_a_column_in_which_nothing_runs_is_none_of_a_selftest() -> None:
     plan = of_manifest(("llama",), "zeros", general=None)
     assert {backend.id for backend in plan.backends} == {"hf", "vllm-pp1", "vllm-pp2"}
