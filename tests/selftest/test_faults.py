@@ -45,6 +45,12 @@ def test_every_fault_can_be_sent_to_a_process_that_judges(fault):
     assert pickle.loads(pickle.dumps(fault)).id == fault.id
 
 
+def test_what_a_fault_is_declared_as_is_what_it_can_be_seen_to_be():
+    # A kill says nothing of who is to blame, and only nnsight edits.
+    assert FAULTS["oom"].side is Side.UNDECIDED
+    assert FAULTS["edit-outlives"].side is Side.NNSIGHT
+
+
 def test_faults_of_the_transport_are_injected_where_there_is_one():
     for fault in FAULTS.values():
         if fault.side is Side.PIPELINE or fault.point in {Point.RECORD, Point.REPLAY}:

@@ -29,7 +29,7 @@ def _off() -> Iterator[None]:
 
 
 def armed(name: str, layout: str = "single") -> switch.Armed:
-    fault = switch.Armed(find(FAULTS, name), 4, model=switch.Traced("model.layers", layout))
+    fault = switch.Armed(find(FAULTS, name), 4, path="model.layers", layout=layout)
     switch.arm(fault)
     return fault
 
@@ -83,25 +83,21 @@ def test_a_process_that_was_not_forked_gets_the_points_with_its_first_fault(monk
     monkeypatch.setattr(hooks, "install", lambda *of, **on: put.append((of, on)))
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (1, 2))
     worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
-    assert hooks.arm_worker(worker, "zeros.middle", 4, (), switch.Traced()) == ""
+    assert hooks.arm_worker(worker, "zeros.middle", 4, [], "", "") == ""
     assert put == ([] if forked else [(("vllm",), {"pipeline": 2})])
     assert not switch.passes(Point.SERVED, torch.ones(3, 4), 2).any()
 
 
-def test_a_process_that_takes_no_function_is_told_by_the_name_of_a_method(monkeypatch):
+def test_a_process_is_told_with_plain_values(monkeypatch):
+    """As they arrive from another process: no tuple, no record."""
     monkeypatch.setattr(hooks._POINTS, "installed", True)
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (0, 1))
-    monkeypatch.delattr(worker_rpc.IdentityRPC, hooks.TOLD, raising=False)
-    hooks._told_by_name()
-    worker = worker_rpc.IdentityRPC()
-    worker.model_runner = SimpleNamespace(get_model=lambda: None)
-    # As values arrive from another process: no tuple, no record.
-    assert getattr(worker, hooks.TOLD)("zeros.middle", 4, [0.1], "model.layers", "dual") == ""
+    worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
+    assert hooks.arm_worker(worker, "zeros.middle", 4, [0.1], "model.layers", "dual") == ""
     assert switch.layer_of("model.layers.2.output") == 2
     assert switch.layout() == "dual"
-    getattr(worker, hooks.TOLD)("", 4, [], "", "")
+    hooks.arm_worker(worker, "", 4, [], "", "")
     assert switch.layer_of("model.layers.2.output") is None
-    monkeypatch.delattr(worker_rpc.IdentityRPC, hooks.TOLD)
 
 
 # --- nnsight's mediator -------------------------------------------------------

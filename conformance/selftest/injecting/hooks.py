@@ -59,7 +59,8 @@ def install(engine: str, *, pipeline: int) -> None:
     _lm(VLLMModel)
     _spans()
     _collected()
-    _told_by_name()
+    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").IdentityRPC
+    setattr(rpc, TOLD, arm_worker)
     if pipeline > 1:
         _relay()
 
@@ -213,17 +214,6 @@ def _collected() -> None:
 TOLD = "selftest_arm"
 
 
-def _told_by_name() -> None:
-    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").IdentityRPC
-
-    def arm(
-        self: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
-    ) -> str:
-        return arm_worker(self, name, layers, tuple(noise), switch.Traced(path, layout))
-
-    setattr(rpc, TOLD, arm)
-
-
 def _relay() -> None:
     from conformance.engines.vllm.relay import stage
     from conformance.engines.vllm.relay.replay import RelayInterleaver, replay
@@ -251,7 +241,7 @@ def _relay() -> None:
 
 
 def arm_worker(
-    worker: Any, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
+    worker: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
 ) -> str:
     """Switch a fault on in a process of vLLM, also in its model. Return "" or why that fails."""
     from conformance.engines.vllm.inside.worker_rpc import pipeline_place
@@ -262,7 +252,8 @@ def arm_worker(
     stage, stages = pipeline_place()
     if not _POINTS.installed:  # not forked from a process with the points
         install("vllm", pipeline=stages)
-    armed = switch.Armed(find(FAULTS, name), layers, stage, stages, noise, model)
+    variant = find(FAULTS, name)
+    armed = switch.Armed(variant, layers, stage, stages, tuple(noise), path, layout)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 
