@@ -53,7 +53,6 @@ class ProgramBatch:
     scenarios: Mapping[str, Scenario]
     folder: Path
     cache: Path
-    lean: bool = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -82,7 +81,7 @@ class ProgramBatch:
             folder=self.folder,
             cache=self.cache,
             precisions=self.precisions,
-            lean=self.lean,
+            lean=True,
         )
         return {job.id.partition(":")[2]: job for job in jobs}
 
@@ -116,7 +115,6 @@ def begin(
     precisions: Sequence[Precision],
     cache: Path,
     thresholds: Thresholds,
-    lean: bool = True,
 ) -> ProgramBatch:
     """Create a batch with its folder, its scenario files and its plan."""
     now = datetime.now(UTC)
@@ -134,7 +132,6 @@ def begin(
         discover(folder),
         folder,
         cache,
-        lean,
     )
     run.write_plan(
         RunPlan(

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import KnownGaps
 from conformance.expectations.conditions import where_in
 from conformance.fuzz import batch as batches
-from conformance.fuzz import corpus, draw, smaller, tally
+from conformance.fuzz import corpus, draw, shrinking, tally
 from conformance.fuzz.batch import ProgramBatch, ProgramTrial
 from conformance.fuzz.causes import (
     Failure,
@@ -26,6 +27,7 @@ from conformance.fuzz.causes import (
     differs,
     explained_by,
     failure,
+    kinds_of,
     shown_by,
     shows,
     undetermined,
@@ -112,9 +114,8 @@ class Campaign:
         self._require_known(state.waiting)
         self.corpus = corpus.read(Path(state.asked.corpus))
         self.thresholds = Thresholds()
-        self._unreplayed = (
-            [model for model in self.models if not state.replayed] if self.corpus else []
-        )
+        is_replayed = bool(state.replayed) or not self.corpus
+        self._unreplayed = [] if is_replayed else list(self.models)
         self._batches: dict[int, ProgramBatch | None] = {}
         self._in_work: dict[int, Shrinking] = {}
         self._due: list[int] = []
@@ -124,18 +125,14 @@ class Campaign:
         self._before = state.seconds
         self._begun = time.monotonic()
         self._failed: Exception | None = None
-        for difference in state.waiting:
-            self._take_up(
-                difference.model, difference.drawn, {f.backend: f for f in difference.failures}
-            )
+        self._take_up_all(state.waiting)
 
     def _require_known(self, waiting: Sequence[ProgramDifference]) -> None:
         """Raise ConformanceError for a waiting program with an unknown model or column."""
-        columns = {backend.id for backend in self.backends}
+        known = {*self.models, *(backend.id for backend in self.backends)}
         for difference in waiting:
-            names = {difference.model} - self.models.keys()
-            names |= {failed.backend for failed in difference.failures} - columns
-            for name in sorted(names):
+            names = {difference.model, *(failed.backend for failed in difference.failures)}
+            for name in sorted(names - known):
                 raise ConformanceError(
                     f"a program waits for {name!r}, which this campaign does not run",
                     path=self.folder / STATE,
@@ -175,11 +172,13 @@ class Campaign:
     def describe(self, differences: Sequence[ProgramDifference]) -> None:
         """Replace these differences by the versions that name their written files."""
         by_cause = {difference.cause: difference for difference in differences}
-        now = tuple(
-            by_cause.get(difference.cause, difference) for difference in self.state.differences
-        )
-        self.state = replace(self.state, differences=now)
+        self._update(differences=[by_cause.get(one.cause, one) for one in self.state.differences])
         self._save(finished=True)
+
+    def _update(self, **fields: Any) -> None:
+        """Replace fields of the state; lists become tuples."""
+        fixed = {key: tuple(new) if isinstance(new, list) else new for key, new in fields.items()}
+        self.state = replace(self.state, **fixed)
 
     # --- what is due ----------------------------------------------------------
 
@@ -187,12 +186,11 @@ class Campaign:
         """Yield the jobs, the same ones for every batch. Each decides when it is due whether there
         is anything to do.
         """
-        columns = [
-            (gathered_in(backend.id, precision), backend)
-            for backend in self.backends
-            for precision in Precision
+        # Checkpoints are built first: programs are drawn for their layers.
+        built = [
+            build_job(create_run(self.folder / "checkpoints", datetime.now(UTC)), model, self.cache)
+            for model in self.models.values()
         ]
-        built = [self._built(model) for model in self.models.values()]
         yield from built
         ended: list[tuple[str, ...]] = [tuple(planned.id for planned in built)] * 2
         for number in range(MOST_BATCHES):
@@ -200,17 +198,16 @@ class Campaign:
             # The reference does not wait for the previous batch: it computes while its columns run.
             yield self._job(build, BUILD, after=ended[-2])
             yield self._job(reference, REFERENCE, needs=(build,))
-            names = tuple(f"{number}:{name}" for name, _ in columns)
-            for name, (_, backend) in zip(names, columns, strict=True):
-                yield self._job(name, Column(backend), needs=(reference,))
+            columns = {
+                f"{number}:{gathered_in(backend.id, precision)}": Column(backend)
+                for backend in self.backends
+                for precision in Precision
+            }
+            for name, column in columns.items():
+                yield self._job(name, column, needs=(reference,))
             forced = f"{number}:{FORCED.id}"
-            yield self._job(forced, FORCED, after=(reference, *names))
-            ended.append((*names, forced))
-
-    def _built(self, model: Model) -> Planned:
-        """Return the job that builds a missing checkpoint: programs are drawn for its layers."""
-        run = create_run(self.folder / "checkpoints", datetime.now(UTC))
-        return build_job(run, model, self.cache)
+            yield self._job(forced, FORCED, after=(reference, *columns))
+            ended.append((*columns, forced))
 
     def _job(
         self, name: str, column: Column, *, needs: tuple[str, ...] = (), after: tuple[str, ...] = ()
@@ -233,34 +230,38 @@ class Campaign:
         if self._failed is not None:
             return None
         if number not in self._batches:
-            trials: list[ProgramTrial] = []
-            model = self._due_for()
-            precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
-            if model is not None:
-                trials = self._smaller_ones(model)
-                works = (self._in_work[trial.purpose] for trial in trials if trial.purpose)
-                shown = {one for work in works for one in work.precisions}
-                precisions = tuple(one for one in Precision if one in shown)
-            elif self._unreplayed:
-                model = self._unreplayed.pop(0)
-                trials = self._replay(model)
-            elif not self._over():
-                model = min(self.models, key=lambda name: self._draws.get(name, 0))
-                trials = self._draw(model)
-                if sum(self._draws.values()) % BF16_SHARE == 0:
-                    precisions = tuple(Precision)
-            batch = None
-            if model is not None and trials:
-                batch = batches.begin(
-                    self.folder / "batches",
-                    self.models[model],
-                    trials,
-                    precisions=precisions,
-                    cache=self.cache,
-                    thresholds=self.thresholds,
-                )
-            self._batches[number] = batch
+            self._batches[number] = self._fill()
         return self._batches[number]
+
+    def _fill(self) -> ProgramBatch | None:
+        """Return the next batch: programs to minimise, those of the corpus, or drawn ones."""
+        trials: list[ProgramTrial] = []
+        precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
+        if self._due:
+            model = self._in_work[self._due[0]].model
+            trials = self._smaller_ones(model)
+            works = (self._in_work[trial.purpose] for trial in trials if trial.purpose)
+            shown = {one for work in works for one in work.precisions}
+            precisions = tuple(one for one in Precision if one in shown)
+        elif self._unreplayed:
+            model = self._unreplayed.pop(0)
+            entries = [entry for entry in self.corpus.values() if entry.model == model]
+            trials = [ProgramTrial(entry.program, self.backends) for entry in entries]
+        elif not self._over():
+            model = min(self.models, key=lambda name: self._draws.get(name, 0))
+            trials = self._draw(model)
+            if sum(self._draws.values()) % BF16_SHARE == 0:
+                precisions = tuple(Precision)
+        if not trials:
+            return None
+        return batches.begin(
+            self.folder / "batches",
+            self.models[model],
+            trials,
+            precisions=precisions,
+            cache=self.cache,
+            thresholds=self.thresholds,
+        )
 
     def _over(self) -> bool:
         request = self.state.asked
@@ -272,29 +273,14 @@ class Campaign:
     def seconds(self) -> float:
         return self._before + time.monotonic() - self._begun
 
-    def _due_for(self) -> str | None:
-        """Return a model with programs to minimise."""
-        return next((self._in_work[number].model for number in self._due), None)
-
     def _smaller_ones(self, model: str) -> list[ProgramTrial]:
-        now = [number for number in self._due if self._in_work[number].model == model]
         trials: list[ProgramTrial] = []
-        for number in now:
-            if len(trials) > 2 * smaller.MOST:
-                break
-            self._due.remove(number)
+        for number in list(self._due):
             work = self._in_work[number]
-            trials += [
-                ProgramTrial(candidate, work.columns, number) for candidate in work.candidates()
-            ]
+            if work.model == model and len(trials) <= 2 * shrinking.MOST:
+                self._due.remove(number)
+                trials += [ProgramTrial(one, work.columns, number) for one in work.candidates()]
         return trials
-
-    def _replay(self, model: str) -> list[ProgramTrial]:
-        return [
-            ProgramTrial(entry.program, self.backends)
-            for entry in self.corpus.values()
-            if entry.model == model
-        ]
 
     def _draw(self, model: str) -> list[ProgramTrial]:
         request, before = self.state.asked, self._draws.get(model, 0)
@@ -303,11 +289,8 @@ class Campaign:
         if checkpoint is None:
             raise ConformanceError(f"the checkpoint of {model} is gone", remedy="run again")
         shape = draw.ModelShape(checkpoint.layers, self.models[model].parts)
-        seed = request.seed * 100_003 + before
-        return [
-            ProgramTrial(program, self.backends)
-            for program in draw.draw(request.batch, seed, shape)
-        ]
+        programs = draw.draw(request.batch, request.seed * 100_003 + before, shape)
+        return [ProgramTrial(program, self.backends) for program in programs]
 
     # --- what came of it ------------------------------------------------------
 
@@ -325,39 +308,41 @@ class Campaign:
 
     def _account(self, batch: ProgramBatch, results: Mapping[str, CellResult]) -> None:
         model = batch.model.id
-        failures_of: dict[int, dict[str, dict[str, Failure]]] = {}
+        minimised: dict[int, dict[str, dict[str, Failure]]] = {}
         drawn_before = sum(self.state.drawn.values())
         for trial in batch.trials:
+            program = trial.program
             cells = [
-                results[Cell(model, backend.id, trial.program.name, batches.CASE).id]
+                results[Cell(model, backend.id, program.name, batches.CASE).id]
                 for backend in trial.backends
             ]
-            if trial.purpose is None and any(map(undetermined, cells)):
-                counted = tally.added(self.state.undetermined, [model])
-                self.state = replace(self.state, undetermined=counted)
-            for cell in cells:
-                if cell.harness and not cell.verdict.passes and not undetermined(cell):
-                    words = f"{cell.id}: {cell.reason}"
-                    self.state = replace(self.state, harness=(*self.state.harness, words))
+            unclear = [cell for cell in cells if undetermined(cell)]
+            if trial.purpose is None and unclear:
+                self._update(undetermined=tally.added(self.state.undetermined, [model]))
+            failed = [
+                f"{cell.id}: {cell.reason}"
+                for cell in cells
+                if cell.harness and not cell.verdict.passes and cell not in unclear
+            ]
+            self._update(harness=[*self.state.harness, *failed])
             failures = {
                 cell.backend: failure(cell, self._explained(batch, cell))
                 for cell in cells
                 if differs(cell)
             }
             if trial.purpose is not None:
-                failures_of.setdefault(trial.purpose, {})[trial.program.name] = failures
-            elif any(trial.program == entry.program for entry in self.corpus.values()):
-                self._replayed(model, trial.program, failures)
+                minimised.setdefault(trial.purpose, {})[program.name] = failures
+            elif any(program == entry.program for entry in self.corpus.values()):
+                self._replayed(model, program, failures)
             else:
-                self._count(model, trial.program, cells)
+                self._count(model, program, cells)
                 if failures:
-                    self._take_up(model, trial.program, failures)
-        for number, results_of_trial in failures_of.items():
+                    self._take_up(model, program, failures)
+        for number, results_of_trial in minimised.items():
             self._go_on(number, results_of_trial)
         total = sum(self.state.drawn.values())
         if total > drawn_before:
-            draws = {**self.state.draws, model: self.state.draws.get(model, 0) + 1}
-            self.state = replace(self.state, draws=draws)
+            self._update(draws=tally.added(self.state.draws, [model]))
         self.tell(
             f"{self.seconds:.0f} s: {total} programs, {len(self.state.differences)} differences, "
             f"{len(self._in_work)} being made smaller"
@@ -366,8 +351,7 @@ class Campaign:
     def _count(self, model: str, program: Program, cells: Sequence[CellResult]) -> None:
         state = self.state
         refused = [cell.reason for cell in cells if cell.verdict is Verdict.UNSUPPORTED]
-        self.state = replace(
-            state,
+        self._update(
             drawn=tally.added(state.drawn, [model]),
             verdicts=tally.added(state.verdicts, [str(cell.verdict) for cell in cells]),
             covered=tally.added(state.covered, tally.places(program)),
@@ -378,29 +362,21 @@ class Campaign:
         name, entry = next((n, k) for n, k in self.corpus.items() if k.program == program)
         columns = {backend.id for backend in self.backends}
         expected = {column: kind for column, kind in entry.fails.items() if column in columns}
-        kinds = {column: failure.kind for column, failure in failures.items()}
-        fixed, changed = list(self.state.fixed), list(self.state.changed)
+        kinds = kinds_of(failures)
         if kinds and expected == kinds:
             # What fails as recorded need not be minimised again.
-            difference = ProgramDifference(
-                model,
-                program,
-                tuple(failures.values()),
-                program,
-                entry.cause,
-                entry.why or f"in the corpus as {name}",
+            why = entry.why or f"in the corpus as {name}"
+            self._find(
+                ProgramDifference(
+                    model, program, tuple(failures.values()), program, entry.cause, why
+                )
             )
-            self.state = replace(self.state, differences=(*self.state.differences, difference))
         if expected and not kinds:
-            fixed.append(name)
+            self._update(fixed=[*self.state.fixed, name])
         elif expected != kinds:
-            changed.append(f"{name} fails as {kinds} on {model}, and not as {expected}")
-        self.state = replace(
-            self.state,
-            replayed=self.state.replayed + 1,
-            fixed=tuple(fixed),
-            changed=tuple(changed),
-        )
+            words = f"{name} fails as {kinds} on {model}, and not as {expected}"
+            self._update(changed=[*self.state.changed, words])
+        self._update(replayed=self.state.replayed + 1)
 
     def _explained(self, batch: ProgramBatch, cell: CellResult) -> str:
         group = batch.run.group(cell.model, gathered_in(cell.backend, cell.precision))
@@ -415,6 +391,11 @@ class Campaign:
 
     # --- what differs ---------------------------------------------------------
 
+    def _take_up_all(self, waiting: Sequence[ProgramDifference]) -> None:
+        for difference in waiting:
+            failures = {failed.backend: failed for failed in difference.failures}
+            self._take_up(difference.model, difference.drawn, failures)
+
     def _take_up(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
         """Minimise a program, unless its failure is a known difference."""
         remaining, stage, peeled_from = program, Stage.FEW, ""
@@ -424,20 +405,20 @@ class Campaign:
             operations = shown_by(difference, remaining)
             if operations is None:
                 continue
-            reduced = smaller.without(remaining, operations)
+            reduced = shrinking.without(remaining, operations)
             if reduced == remaining or not reduced.operations:
                 self._again(difference.cause)
                 return
             remaining, stage, peeled_from = reduced, Stage.PEEL, difference.cause
-        kinds = _kinds(failures)
+        kinds = kinds_of(failures).items()
         busy = [
             work
             for work in self._in_work.values()
-            if work.model == model and _kinds(work.failures).items() <= kinds.items()
+            if work.model == model and kinds_of(work.failures).items() <= kinds
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
             wait = ProgramDifference(model, program, tuple(failures.values()), program, cause="")
-            self.state = replace(self.state, waiting=(*self.state.waiting, wait))
+            self._update(waiting=[*self.state.waiting, wait])
             return
         columns = few_columns(failures, self.backends)
         column_ids = {column.id for column in columns}
@@ -447,7 +428,7 @@ class Campaign:
             model,
             program,
             remaining,
-            {column: failure for column, failure in failures.items() if column in column_ids},
+            {column: failed for column, failed in failures.items() if column in column_ids},
             columns,
             self.backends,
             stage,
@@ -472,11 +453,9 @@ class Campaign:
             self.tell("a program differed, and did not when it was run again:")
             work.program, work.failures = work.drawn, dict(work.seen)
             self._conclude(work)
-        waiting, self.state = self.state.waiting, replace(self.state, waiting=())
-        for difference in waiting:
-            self._take_up(
-                difference.model, difference.drawn, {f.backend: f for f in difference.failures}
-            )
+        waiting = self.state.waiting
+        self._update(waiting=())
+        self._take_up_all(waiting)
 
     def _conclude(self, work: Shrinking) -> None:
         cause = cause_of(work.model, work.program, work.failures)
@@ -498,19 +477,20 @@ class Campaign:
             after=work.after,
             seconds=work.seconds,
         )
-        self.state = replace(self.state, differences=(*self.state.differences, difference))
+        self._find(difference)
         for line in tally.described(difference):
             self.tell(line)
 
+    def _find(self, difference: ProgramDifference) -> None:
+        self._update(differences=[*self.state.differences, difference])
+
     def _again(self, cause: str) -> None:
-        self.state = replace(
-            self.state,
-            differences=tuple(
-                replace(difference, again=difference.again + 1)
-                if difference.cause == cause
-                else difference
-                for difference in self.state.differences
-            ),
+        """Count one more program that shows a difference."""
+        self._update(
+            differences=[
+                replace(one, again=one.again + 1) if one.cause == cause else one
+                for one in self.state.differences
+            ]
         )
 
     def _save(self, *, finished: bool = False) -> None:
@@ -520,10 +500,6 @@ class Campaign:
             )
             for work in self._in_work.values()
         )
-        self.state = replace(self.state, seconds=self.seconds, finished=finished)
+        self._update(seconds=self.seconds, finished=finished)
         state = replace(self.state, waiting=(*self.state.waiting, *unfinished))
         write_record(self.folder / STATE, state)
-
-
-def _kinds(failures: Mapping[str, Failure]) -> dict[str, str]:
-    return {column: failure.kind for column, failure in failures.items()}

@@ -13,7 +13,6 @@ from conformance.expectations import Entry, KnownGaps
 from conformance.expectations.assess import applying, explains
 from conformance.expectations.conditions import Where, holds
 from conformance.expectations.sizes import says_nothing
-from conformance.fuzz.smaller import size
 from conformance.judge.reference import BASELINE_RUNS_DIFFER
 from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
@@ -190,9 +189,12 @@ def further_off(failed: Failure, than: Failure) -> bool:
 
 
 def _fail_alike(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bool:
-    return bool(left) and {b: f.kind for b, f in left.items()} == {
-        b: f.kind for b, f in right.items()
-    }
+    return bool(left) and kinds_of(left) == kinds_of(right)
+
+
+def kinds_of(failures: Mapping[str, Failure]) -> dict[str, str]:
+    """Return how each column fails."""
+    return {column: failed.kind for column, failed in failures.items()}
 
 
 def explained_by(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) -> str:
@@ -214,7 +216,3 @@ def explained_by(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) 
 def _same_place(entry: Entry, plain: Cell) -> bool:
     """Return whether an entry is for this model and column, in any scenario."""
     return any(plain in replace(match, scenario="*", case="*") for match in entry.matches)
-
-
-def best(candidates: list[Program]) -> Program:
-    return min(candidates, key=size)

@@ -6,21 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from conformance import judging_runs
+from conformance import execution
 from conformance.errors import ConformanceError
-from conformance.execution import environment, publish
-from conformance.expectations import KnownGaps, concluded, marked
+from conformance.expectations import KnownGaps
 from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import ProgramDifference, slug
-from conformance.planning.machine import conditions
-from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
+from conformance.records import Backend, Cell, Model, Precision, Results, Thresholds
 from conformance.repro import issue, script
 from conformance.repro.upstream import UpstreamProject
 from conformance.runner import Event, TimeLimits
-from conformance.runner import run as run_jobs
 
 
 def reported(
@@ -38,53 +34,35 @@ def reported(
     reported: list[ProgramDifference] = []
     for model in models:
         own = [difference for difference in differences if difference.model == model.id]
-        if own:
-            reported += _of_model(own, model, backends, folder, known, cache, limits, on_event)
+        if not own:
+            continue
+        batch = batches.begin(
+            folder,
+            model,
+            [batches.ProgramTrial(difference.program, tuple(backends)) for difference in own],
+            precisions=tuple(Precision),
+            cache=cache,
+            thresholds=Thresholds(),
+        )
+        finished = execution.execute(
+            batch.run,
+            batch.run.plan(),
+            batch.scenarios,
+            cache=cache,
+            observations=batch.run.path / "observations",
+            limits=limits,
+            jobs=2,
+            on_event=on_event,
+            known=known,
+        )
+        if finished.results is None:
+            reported += own
+            continue
+        results, page = finished.results, str(finished.page)
+        reported += [
+            replace(one, files=(*_files(one, batch, results, folder), page)) for one in own
+        ]
     return tuple(reported)
-
-
-def _of_model(
-    differences: Sequence[ProgramDifference],
-    model: Model,
-    backends: Sequence[Backend],
-    folder: Path,
-    known: KnownGaps,
-    cache: Path,
-    limits: TimeLimits,
-    on_event: Callable[[Event], None],
-) -> list[ProgramDifference]:
-    thresholds = Thresholds()
-    batch = batches.begin(
-        folder,
-        model,
-        [batches.ProgramTrial(difference.program, tuple(backends)) for difference in differences],
-        precisions=tuple(Precision),
-        cache=cache,
-        thresholds=thresholds,
-        lean=False,
-    )
-    summary = run_jobs(
-        list(batch.planned.values()),
-        logs=batch.run.path / "zygotes",
-        jobs=2,
-        limits=limits,
-        device=conditions(),
-        on_event=on_event,
-    )
-    if summary.interrupted:
-        return list(differences)
-    plan = batch.run.plan()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    info = RunInfo(plan.run, plan.started, now, summary.seconds, plan.command)
-    results = judging_runs.judge_run(
-        batch.run, batch.scenarios, thresholds, info=info, environment=environment(thresholds)
-    )
-    results = concluded(marked(results, known, datetime.now(UTC).date()))
-    page = publish(batch.run, results)
-    return [
-        replace(difference, files=(*_files(difference, batch, results, folder), str(page)))
-        for difference in differences
-    ]
 
 
 def _files(

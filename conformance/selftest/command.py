@@ -90,31 +90,28 @@ def run(
     begun = time.monotonic()
     control = controls.find(request.blind) if request.blind else None  # raises early
     scenarios = discover(request.scenarios)
-    planned = _planned(request, scenarios)
-    folder = _folder(request, planned)
+    whole = _self_test(request, scenarios)
+    folder = whole.folder
     if not request.again:
-        if not injections.gather(
-            folder,
-            planned,
-            scenarios,
-            folder=folders_of(request.scenarios),
-            cache=cache,
-            jobs=request.jobs,
-            on_event=on_event,
-        ):
+        places = folders_of(request.scenarios)
+        if not whole.gather(places, cache=cache, jobs=request.jobs, on_event=on_event):
             return folder, None
         folder.finish()
-    verdicts = injections.judge(folder, planned, scenarios, request.thresholds, jobs=request.jobs)
-    outcome = injections.tabulate(
-        folder, planned, verdicts, request.thresholds, quick=request.quick, begun=begun
-    )
+    verdicts = whole.judge(request.jobs)
     if control is not None:
-        return folder, injections.blinded(
-            folder, planned, scenarios, request.thresholds, control, verdicts
-        )
-    injections.write(folder, outcome)
+        return folder, whole.blinded(control, verdicts)
+    outcome = whole.tabulate(verdicts, quick=request.quick, begun=begun)
+    whole.write(outcome)
     execution.publish(folder, execution.judge(folder, scenarios, request.thresholds))
     return folder, outcome
+
+
+def _self_test(
+    request: SelfTestRequest, scenarios: Mapping[str, Scenario]
+) -> injections.SelfTestRun:
+    planned = _planned(request, scenarios)
+    folder = _folder(request, planned)
+    return injections.SelfTestRun(folder, planned, scenarios, request.thresholds)
 
 
 def _folder(request: SelfTestRequest, planned: injections.Plan) -> RunFolder:
@@ -149,18 +146,15 @@ def controlled(request: SelfTestRequest) -> Iterator[tuple[str, tuple[str, ...]]
     then with each gate broken on purpose, and with all limits `WIDER` times as wide. A control that
     breaks a bar on one model is not judged on the others. Detection limits come last.
     """
-    scenarios = discover(request.scenarios)
-    planned = _planned(request, scenarios)
-    folder = _folder(request, planned)
-    judged_by = (scenarios, request.thresholds)
-    sound = injections.judge(folder, planned, *judged_by, jobs=request.jobs)
-    yield "", injections.tabulate(folder, planned, sound, request.thresholds).broken
+    whole = _self_test(request, discover(request.scenarios))
+    sound = whole.judge(request.jobs)
+    yield "", whole.tabulate(sound).broken
     wider = controls.Control(
         f"all limits × {WIDER:g}", thresholds=lambda thresholds: widened(thresholds, WIDER)
     )
-    plans = [*(planned.only(model, limits=False) for model in planned.models), planned]
+    plans = [*(whole.plan.only(model, limits=False) for model in whole.plan.models), whole.plan]
     for control in (*controls.CONTROLS.values(), wider):
-        tables = (injections.blinded(folder, share, *judged_by, control, sound) for share in plans)
+        tables = (replace(whole, plan=share).blinded(control, sound) for share in plans)
         yield control.gate, next((outcome.broken for outcome in tables if outcome.broken), ())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -21,40 +21,58 @@ from conformance.judging_runs import one_case
 from conformance.records import Limits, Relation, Thresholds, Verdict
 
 
-def _as_they_are(thresholds: Thresholds) -> Thresholds:
+def _unchanged(thresholds: Thresholds) -> Thresholds:
     return thresholds
-
-
-def _untouched() -> AbstractContextManager[Any]:
-    return mock.patch.dict({})
 
 
 @dataclass(frozen=True)
 class Control:
-    """A gate, and how it is broken: by a threshold, or by a patch of its code."""
+    """A gate, and how it is broken: by patches of its code (owner, name, what to put there), or by
+    other thresholds.
+    """
 
     gate: str
-    broken: Callable[[], AbstractContextManager[Any]] = _untouched
-    thresholds: Callable[[Thresholds], Thresholds] = _as_they_are
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    thresholds: Callable[[Thresholds], Thresholds] = _unchanged
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, new in self.patches:
+                stack.enter_context(mock.patch.object(owner, name, new))
+            yield
 
 
-def _settled_as_exact(*blind: Verdict) -> Callable[[], AbstractContextManager[Any]]:
-    """Patch the judge so that what would get one of these verdicts passes."""
+def _returning(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _settling(blind: Verdict) -> Control:
+    """Return the control by which what would get this verdict passes."""
     settle = Evidence.settle
 
     def lenient(self: Evidence, site: Any, verdict: Verdict, message: str, **extra: float) -> None:
-        passing = verdict in blind
-        settle(self, site, Verdict.EXACT if passing else verdict, message, **extra)
+        settle(self, site, Verdict.EXACT if verdict is blind else verdict, message, **extra)
 
-    return lambda: mock.patch.object(Evidence, "settle", lenient)
+    return Control(str(blind), ((Evidence, "settle", lenient),))
 
 
-def _ids_alike(*_: Any) -> Relation:
-    return Relation(structure.PROMPT_IDS, holds=True)
+def _measuring(gate: str, **changed: Any) -> Control:
+    """Return the control by which some fields of a distance never show an error."""
+    measures = floor.measures
+
+    def lenient(*arguments: Any) -> list[floor.Distance]:
+        return [replace(distance, **changed) for distance in measures(*arguments)]
+
+    return Control(gate, ((floor, "measures", lenient),))
 
 
 def _holds(_: Any, __: Any, pair: tuple[str, str], *___: Any) -> Relation:
     return Relation(" ≡ ".join(pair), holds=True)
+
+
+effect = gain.effect
+choice = tokens.choice
 
 
 def _landed(change: gain.ObservedChange, limits: Limits) -> gain.Effect:
@@ -68,77 +86,47 @@ def _no_leak(change: gain.ObservedChange, limits: Limits) -> gain.Effect:
     return replace(effect(change, limits), leaking=())
 
 
-effect = gain.effect
-
-
 def _benign(*arguments: Any) -> tokens.TokenChoice:
     return replace(choice(*arguments), benign=True)
 
 
-choice = tokens.choice
-
-
-@contextmanager
-def _any_token() -> Iterator[None]:
-    """Check an id neither against the reference's logits nor against the engine's own."""
-    with (
-        mock.patch.object(tokens, "choice", _benign),
-        mock.patch.object(tokens, "follow_logits", return_value=None),
-    ):
-        yield
-
-
-def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Patch the distances so that some of their fields never show an error."""
-    measures = floor.measures
-
-    def lenient(*arguments: Any) -> list[floor.Distance]:
-        return [replace(distance, **changed) for distance in measures(*arguments)]
-
-    return lambda: mock.patch.object(floor, "measures", lenient)
-
-
-def widened(*names: str, by: float = math.inf) -> Callable[[Thresholds], Thresholds]:
-    """Return a change of the thresholds of both precisions: these limits times `by`."""
+def widened(*names: str) -> Callable[[Thresholds], Thresholds]:
+    """Return a change of the thresholds of both precisions: without these limits."""
 
     def change(limits: Limits) -> Limits:
-        return replace(limits, **{name: by * getattr(limits, name) for name in names})
+        return replace(limits, **dict.fromkeys(names, math.inf))
 
     return lambda thresholds: replace(
         thresholds, float32=change(thresholds.float32), bf16=change(thresholds.bf16)
     )
 
 
-@contextmanager
-def _one_stage_ignored() -> Iterator[None]:
-    with mock.patch.object(one_case, "compare_exact", return_value=()):
-        yield
-
+_OWN_LOGITS = (tokens, "follow_logits", _returning(None))
+_IDS_ALIKE = _returning(Relation(structure.PROMPT_IDS, holds=True))
 
 CONTROLS: Mapping[str, Control] = {
     control.gate: control
     for control in (
-        Control("missing", _settled_as_exact(Verdict.MISSING)),
-        Control("structure", _settled_as_exact(Verdict.STRUCTURE)),
-        Control("dtype", _settled_as_exact(Verdict.DTYPE)),
-        Control("finite", lambda: mock.patch.object(structure, "finite", return_value="")),
-        Control("aliased", lambda: mock.patch.object(relations, "aliased", return_value={})),
+        _settling(Verdict.MISSING),
+        _settling(Verdict.STRUCTURE),
+        _settling(Verdict.DTYPE),
+        Control("finite", ((structure, "finite", _returning("")),)),
+        Control("aliased", ((relations, "aliased", _returning({})),)),
         Control("median", thresholds=widened("k_med", "far_med")),
         Control("maximum", thresholds=widened("k_max", "far_max")),
-        Control("massive", _measured(massive=0.0, massive_near=0.0, massive_ulps=0.0)),
-        Control("shift", _measured(shift=0.0)),
-        Control("zero", _measured(zero=True)),
-        Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),
-        Control("leak", lambda: mock.patch.object(gain, "effect", _no_leak)),
-        Control("bitwise rows", lambda: mock.patch.object(reach, "unreached", return_value={})),
-        Control("token", _any_token),
-        Control(
-            "own logits", lambda: mock.patch.object(tokens, "follow_logits", return_value=None)
-        ),
-        Control("drawn", lambda: mock.patch.object(cell, "likelihood", return_value=None)),
-        Control("prompt ids", lambda: mock.patch.object(structure, "prompt_ids", _ids_alike)),
-        Control("equal within", lambda: mock.patch.object(relations, "equal_within", _holds)),
-        Control("one stage", _one_stage_ignored),
+        _measuring("massive", massive=0.0, massive_near=0.0, massive_ulps=0.0),
+        _measuring("shift", shift=0.0),
+        _measuring("zero", zero=True),
+        Control("gain", ((gain, "effect", _landed),)),
+        Control("leak", ((gain, "effect", _no_leak),)),
+        Control("bitwise rows", ((reach, "unreached", _returning({})),)),
+        # An id is checked neither against the reference's logits nor against the engine's own.
+        Control("token", ((tokens, "choice", _benign), _OWN_LOGITS)),
+        Control("own logits", (_OWN_LOGITS,)),
+        Control("drawn", ((cell, "likelihood", _returning(None)),)),
+        Control("prompt ids", ((structure, "prompt_ids", _IDS_ALIKE),)),
+        Control("equal within", ((relations, "equal_within", _holds),)),
+        Control("one stage", ((one_case, "compare_exact", _returning(())),)),
     )
 }
 
@@ -148,8 +136,8 @@ CONTROLS: Mapping[str, Control] = {
 OUT_OF_REACH: Mapping[str, Control] = {
     control.gate: control
     for control in (
-        Control("flips", lambda: mock.patch.object(tokens, "flips", return_value=None)),
-        Control("arrival", lambda: mock.patch.object(conclude, "_arrived", return_value=True)),
+        Control("flips", ((tokens, "flips", _returning(None)),)),
+        Control("arrival", ((conclude, "_arrived", _returning(value=True)),)),
     )
 }
 

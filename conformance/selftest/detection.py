@@ -37,19 +37,20 @@ END = "<!-- /detection -->"
 
 @dataclass(frozen=True)
 class Detected:
-    """For one model: the faults that the full tier and the default tier detect, and those that each
-    detects by two cells or more.
-    """
+    """For one model: by how many cells of each tier a fault is detected, where by any."""
 
     model: str
-    full: frozenset[str]
-    default: frozenset[str]
-    full_twice: frozenset[str]
-    default_twice: frozenset[str]
+    full: Mapping[str, int]
+    default: Mapping[str, int]
 
     @property
     def missed(self) -> list[str]:
-        return sorted(self.full - self.default)
+        return sorted(self.full.keys() - self.default.keys())
+
+
+def twice(tier: Mapping[str, int]) -> set[str]:
+    """Return the faults that two cells or more detect."""
+    return {name for name, cells in tier.items() if cells > 1}
 
 
 def detected(
@@ -66,29 +67,21 @@ def detected(
         if row.ending is Ending.CAUGHT:
             cell = Cell(row.model, row.backend, row.scenario, row.case)
             caught.setdefault(row.model, {}).setdefault(row.fault, set()).add(cell)
-    found = []
-    for model, by_fault in caught.items():
-        in_full = {name: _seen(name, cells, full, faults) for name, cells in by_fault.items()}
-        in_default = {name: _seen(name, cells, default, faults) for name, cells in by_fault.items()}
-        found.append(
-            Detected(
-                model,
-                *(_at_least(1, one) for one in (in_full, in_default)),
-                *(_at_least(2, one) for one in (in_full, in_default)),
-            )
-        )
-    return found
 
+    def seen(by_fault: Mapping[str, set[Cell]], tier: Selected) -> dict[str, int]:
+        """Return the number of cells of a tier that show each fault."""
+        counts = {}
+        for name, cells in by_fault.items():
+            coarse = name in faults and faults[name].precision is Precision.BF16
+            own = (cells & set(tier.cells)) - (tier.float32_only if coarse else frozenset())
+            if own:
+                counts[name] = len(own)
+        return counts
 
-def _seen(name: str, cells: set[Cell], tier: Selected, faults: Mapping[str, Fault]) -> set[Cell]:
-    """Return the cells of a tier that show a fault."""
-    own = cells & set(tier.cells)
-    coarse = name in faults and faults[name].precision is Precision.BF16
-    return own - tier.float32_only if coarse else own
-
-
-def _at_least(count: int, seen: Mapping[str, set[Cell]]) -> frozenset[str]:
-    return frozenset(name for name, cells in seen.items() if len(cells) >= count)
+    return [
+        Detected(model, seen(by_fault, full), seen(by_fault, default))
+        for model, by_fault in caught.items()
+    ]
 
 
 def share(found: Sequence[Detected], without: Iterable[str] = CHOSEN_BY) -> float:
@@ -96,8 +89,9 @@ def share(found: Sequence[Detected], without: Iterable[str] = CHOSEN_BY) -> floa
     tier also makes, ignoring the faults in `without`.
     """
     left = frozenset(without)
-    full = sum(len(one.full - left) for one in found)
-    return sum(len((one.full & one.default) - left) for one in found) / full if full else 0.0
+    full = sum(len(one.full.keys() - left) for one in found)
+    missed = sum(len(set(one.missed) - left) for one in found)
+    return (full - missed) / full if full else 0.0
 
 
 def table(found: Sequence[Detected], kinds: Iterable[str], run: str) -> str:
@@ -124,8 +118,9 @@ def table(found: Sequence[Detected], kinds: Iterable[str], run: str) -> str:
 
 def _row(one: Detected) -> str:
     missed = ", ".join(f"`{name}`" for name in one.missed) or "none"
-    twice = f"{len(one.full_twice)}, {len(one.default_twice)}"
-    return f"| {one.model} | {len(one.full)} | {len(one.full & one.default)} | {twice} | {missed} |"
+    both = len(one.full) - len(one.missed)
+    often = f"{len(twice(one.full))}, {len(twice(one.default))}"
+    return f"| {one.model} | {len(one.full)} | {both} | {often} | {missed} |"
 
 
 def kinds_of(choice: Choice) -> list[str]:

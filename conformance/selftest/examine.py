@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -46,6 +46,21 @@ class Verdicts:
     apart: Mapping[str, Attribution]
     by_precision: Mapping[Precision, Mapping[str, CellResult]] = field(default_factory=dict)
     limits: Sequence[Limit] = ()
+
+
+def merged(parts: Iterable[Verdicts]) -> Verdicts:
+    """Return the results of several models together."""
+    cells: dict[str, CellResult] = {}
+    apart: dict[str, Attribution] = {}
+    by_precision: dict[Precision, dict[str, CellResult]] = {kind: {} for kind in Precision}
+    limits: list[Limit] = []
+    for part in parts:
+        cells |= part.cells
+        apart |= part.apart
+        limits += part.limits
+        for precision, fault_free in part.by_precision.items():
+            by_precision[precision] |= fault_free
+    return Verdicts(cells, apart, by_precision, limits)
 
 
 def results(
@@ -95,7 +110,7 @@ def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
     groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
     for column in faulty:
         if column.variant.fault.side is not Side.PIPELINE:
-            key = (column.cells[0].model, column.backend.engine, column.variant.id)
+            key = (column.model, column.backend.engine, column.variant.id)
             groups.setdefault(key, []).append(column)
     return list(groups.values())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from conformance.errors import ConformanceError
 from conformance.records import Precision, Side, Verdict
@@ -32,7 +32,6 @@ class Point(StrEnum):
     TAKEN = "taken"  # the stream that nnsight takes from a block → what is written, SKIPPED or Raw
     ARGUMENTS = "arguments"  # a layer's (positional, named) arguments, as nnsight hands them out
     READ = "read"  # the value of `lm.layers[i].stream` → what the block sees
-    WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # the value of `lm.layers[i].input`
     PART = "part"  # the input or output of a branch, the embeddings or the final norm
     HELD = "held"  # one of an attention's four parts: query, key, value or heads
@@ -52,7 +51,7 @@ class Point(StrEnum):
     CHOSEN = "chosen"  # the id that nnsight hands to a block
     CHOICE = "choice"  # the value of `lm.token`
     ASKED = "asked"  # the keyword arguments of `lm.trace`
-    RETURNED = "returned"  # all observations of a case by site → those that are kept
+    RETURNED = "returned"  # all observations of a case by `Site` → those that are kept
     PROMPT_IDS = "prompt ids"  # the ids that the tokenizer made of the prompts
     FORWARD = "forward"  # the real model in one process → hooks that are removed afterwards
     RECORD = "record"  # what a stage recorded of a value it served → what it sends, or None
@@ -85,34 +84,29 @@ INSIDE = frozenset(
     }
 )
 
-
-#: Points that are passed only while a block runs. Their faults leave the engine itself intact.
-WITH_A_BLOCK = frozenset(
+#: Points that are also passed where no block runs. A fault at any other leaves the engine intact.
+WITHOUT_A_BLOCK = frozenset(
     {
-        Point.SERVED,
-        Point.TAKEN,
-        Point.ARGUMENTS,
-        Point.READ,
-        Point.WRITE,
-        Point.INPUT,
-        Point.PART,
-        Point.HELD,
-        Point.GIVEN,
-        Point.LIVE,
-        Point.SKIP,
-        Point.LENS,
-        Point.STOP,
-        Point.CLEAR,
-        Point.FORCE,
-        Point.RESULT,
-        Point.LOGITS,
-        Point.CHOSEN,
-        Point.CHOICE,
-        Point.RETURNED,
-        Point.SPAN,
-        Point.COLLECTED,
+        Point.EXTRACTED,
+        Point.PATH,
+        Point.ASKED,
+        Point.PROMPT_IDS,
+        Point.FORWARD,
+        Point.RECORD,
+        Point.REPLAY,
+        Point.CASE,
+        Point.LOAD,
+        Point.CHECKPOINT,
+        Point.NOWHERE,
     }
 )
+
+#: The fields of a fault that hold several values.
+_SEVERAL = (
+    *("cases", "verdicts", "says", "places", "doses"),
+    *("backends", "architectures", "models", "parts"),
+)
+Act = TypeVar("Act", bound=Callable[..., Any])
 
 
 class Inexpressible(Exception):
@@ -166,12 +160,13 @@ class Fault:
 
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
     diagnosis (empty: any diagnosis). It is injected at each of `places` (a name of
-    `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent` faults must
-    not be flagged. `architectures` and `parts` restrict the models. `alone` faults need their own
-    engine load, with `options` for the engine. The fault is injected in `precision`: float32,
-    unless only bf16 can show it. `by_bits` faults show only in a bitwise comparison with a single
-    stage, and not if several stages need not match it. `models` get the fault if the user names no
-    models; () for all.
+    `conformance.scenario.position`, "" for everywhere) with each of `doses`. At a hook point of
+    layers the act is called at the place alone; `everywhere` faults look at `Moment.at` themselves.
+    `silent` faults must not be flagged. `architectures` and `parts` restrict the models. `alone`
+    faults need their own engine load, with `options` for the engine. The fault is injected in
+    `precision`: float32, unless only bf16 can show it. `by_bits` faults show only in a bitwise
+    comparison with a single stage, and not if several stages need not match it. `models` get the
+    fault if the user names no models; () for all.
     """
 
     id: str
@@ -194,11 +189,48 @@ class Fault:
     short: bool = False
     quick: bool = False
     by_bits: bool = False
+    everywhere: bool = False
     precision: Precision = Precision.FLOAT32
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def variants(self) -> tuple[Variant, ...]:
         return tuple(Variant(self, place, dose) for place in self.places for dose in self.doses)
+
+
+class Family:
+    """Faults with common fields. A single value of a field stands for a tuple of one. `through`
+    makes the acts: it gets what the faults of this family differ in.
+    """
+
+    def __init__(
+        self,
+        through: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        **common: Any,
+    ) -> None:
+        self.through = through
+        self.common = common
+        self.faults: list[Fault] = []
+
+    def add(self, name: str, act: Callable[..., Any], summary: str, **own: Any) -> None:
+        """Declare a fault with these fields besides the common ones."""
+        given = {**self.common, **own}
+        several = {
+            key: given[key] if isinstance(given[key], tuple) else (given[key],)
+            for key in _SEVERAL
+            if key in given
+        }
+        several["verdicts"] = frozenset(several["verdicts"])
+        act = self.through(act) if self.through else act
+        self.faults.append(Fault(id=name, act=act, summary=summary, **{**given, **several}))
+
+    def fault(self, name: str, **own: Any) -> Callable[[Act], Act]:
+        """Declare the decorated function as the act of a fault. Its docstring is the summary."""
+
+        def declare(act: Act) -> Act:
+            self.add(name, act, " ".join((act.__doc__ or "").split()), **own)
+            return act
+
+        return declare
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned, TimeLimits
 from conformance.scenario import PAIR, Scenario
-from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
+from conformance.selftest.fault import CLIENTS, MARK, WITHOUT_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.injecting.engine:open_engine"
@@ -41,6 +41,10 @@ class FaultyColumn:
     @property
     def id(self) -> str:
         return f"{self.backend.id}{MARK}{self.variant.id}"
+
+    @property
+    def model(self) -> str:
+        return self.cells[0].model
 
     @property
     def precision(self) -> Precision:
@@ -154,13 +158,11 @@ def jobs(
     """Return the jobs of the fault-free run, of the faulty columns and of what all of them
     generated. Jobs whose cells hang or die come last: they fill the time that long jobs leave idle.
     """
-    everything = [*fault_free, *(cell for column in faulty for cell in column.cells)]
-    kinds = {column.id: column.as_run() for column in faulty}
     planned = planned_jobs(
         run,
         models,
-        (*map(Column, backends), *kinds.values()),
-        everything,
+        (*map(Column, backends), *{column.id: column.as_run() for column in faulty}.values()),
+        [*fault_free, *(cell for column in faulty for cell in column.cells)],
         scenarios,
         folder=folder,
         cache=cache,
@@ -172,35 +174,36 @@ def jobs(
     for column in faulty:
         if not column.variant.fault.alone:
             continue
-        name = f"{column.cells[0].model}:{column.folder}"
+        name = f"{column.model}:{column.folder}"
         job = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
             brief.append(replace(job, limits=SHORT))
         else:
             single[name] = replace(job, make=_expecting(job.make, column.backend))
-    shared = _shared_jobs(
-        run, [column for column in faulty if not column.variant.fault.alone], by_id
-    )
-    names = {
-        f"{cell.model}:{gathered_in(column.id, precision)}"
+    shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
+    of_faults = {
+        f"{column.model}:{gathered_in(column.id, precision)}"
         for column in faulty
-        for cell in column.cells
         for precision in Precision
     }
-    long = [job for job in planned if job.id not in names]
-    forced = [job for job in long if job.id.endswith(f":{FORCED.id}")]
-    unforced = [job for job in long if not job.id.endswith(f":{FORCED.id}")]
-    ready = [*unforced, *single.values(), *shared]
-    ready_by_id = {job.id: job for job in ready}
+    sound = [job for job in planned if job.id not in of_faults]
+    ready = [job for job in sound if not _is_forced(job)] + [*single.values(), *shared]
     forced = [
-        replace(job, after=tuple(name for name in ready_by_id if name.startswith(_model(job.id))))
-        for job in forced
+        replace(job, after=tuple(dict.fromkeys(one.id for one in ready if _alike(one, job))))
+        for job in sound
+        if _is_forced(job)
     ]
     return [*ready, *forced, *brief]
 
 
-def _model(job: str) -> str:
-    return f"{job.split(':', 1)[0]}:"
+def _is_forced(job: Planned) -> bool:
+    """Return whether the reference follows what all columns of a model generated."""
+    return job.id.endswith(f":{FORCED.id}")
+
+
+def _alike(job: Planned, other: Planned) -> bool:
+    """Return whether two jobs are of one model."""
+    return job.id.partition(":")[0] == other.id.partition(":")[0]
 
 
 def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
@@ -220,7 +223,7 @@ def _shared_jobs(
 ) -> list[Planned]:
     groups: dict[tuple[str, str, Precision], list[FaultyColumn]] = {}
     for column in faulty:
-        key = (column.cells[0].model, column.backend.id, column.precision)
+        key = (column.model, column.backend.id, column.precision)
         groups.setdefault(key, []).append(column)
     shared = []
     for (model, backend, precision), members in groups.items():
@@ -272,7 +275,7 @@ def _sharing(
             link(faulty_group.path / "group.json", target.path / "group.json")
             fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
             # A fault at a block's border does not affect these: use those of the column without it.
-            acts = column.variant.fault.point not in WITH_A_BLOCK
+            acts = column.variant.fault.point in WITHOUT_A_BLOCK
             for key in () if acts else without:
                 link(faulty_group.cell(key), fault_free_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):

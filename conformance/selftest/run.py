@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,9 +18,7 @@ from conformance.judging_runs.one_model import model_info
 from conformance.planning import machine
 from conformance.processes.parallel import side_by_side
 from conformance.records import (
-    Attribution,
     Backend,
-    Case,
     Cell,
     CellResult,
     Group,
@@ -65,7 +62,7 @@ class Plan:
 
     def only(self, model: Model, *, limits: bool = True) -> Plan:
         """Return the part for one model, without its detection limits if `limits` is false."""
-        faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
+        faulty = tuple(column for column in self.faulty if column.model == model.id)
         fault_free = tuple(cell for cell in self.fault_free if cell.model == model.id)
         measured = tuple(one for one in self.measured if limits and one.model == model.id)
         return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)
@@ -126,76 +123,139 @@ def plan(
     return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured, whole)
 
 
-def gather(
-    run: RunFolder,
-    planned: Plan,
-    scenarios: Mapping[str, Scenario],
-    *,
-    folder: Path | tuple[Path, ...],
-    cache: Path,
-    jobs: int,
-    on_event: Callable[[Event], None],
-) -> bool:
-    """Gather all observations. Return False if interrupted."""
-    members = faulty_columns.jobs(
-        run,
-        planned.faulty,
-        planned.models,
-        planned.backends,
-        planned.fault_free,
-        scenarios,
-        folder=folder,
-        cache=cache,
-    )
-    summary = run_jobs(
-        members,
-        logs=run.path / "zygotes",
-        jobs=jobs,
-        limits=TimeLimits(),
-        device=machine.conditions(),
-        cache=ObservationCache(cache / "observations"),
-        on_event=on_event,
-    )
-    return not summary.interrupted
+@dataclass(frozen=True)
+class SelfTestRun:
+    """A self-test: its folder, its plan and what it is judged by."""
 
+    folder: RunFolder
+    plan: Plan
+    scenarios: Mapping[str, Scenario]
+    thresholds: Thresholds
 
-def judge(
-    run: RunFolder,
-    planned: Plan,
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
-    *,
-    jobs: int = 1,
-) -> examine.Verdicts:
-    """Return the verdict on every cell, fault-free or faulty. With more `jobs`, the models are
-    judged in parallel processes; no gate can be broken there.
-    """
-    plans = [planned.only(model) for model in planned.models]
-    calls = [(run.path, share, thresholds) for share in plans]
-    verdicts: Iterable[examine.Verdicts]
-    if min(jobs, len(plans)) > 1:
-        folders = tuple(sorted({scenario.path.parent for scenario in scenarios.values()}))
-        verdicts = side_by_side(
-            _judge_model,
-            calls,
-            processes=min(jobs, len(plans)),
-            begin=_begin,
-            begin_with=(folders,),
+    def gather(
+        self,
+        scenario_folders: Path | tuple[Path, ...],
+        *,
+        cache: Path,
+        jobs: int,
+        on_event: Callable[[Event], None],
+    ) -> bool:
+        """Gather all observations. Return False if interrupted."""
+        members = faulty_columns.jobs(
+            self.folder,
+            self.plan.faulty,
+            self.plan.models,
+            self.plan.backends,
+            self.plan.fault_free,
+            self.scenarios,
+            folder=scenario_folders,
+            cache=cache,
         )
-    else:
-        torch.set_num_threads(1)
-        verdicts = (_judge_model(*call, scenarios) for call in calls)
-    cells: dict[str, CellResult] = {}
-    apart: dict[str, Attribution] = {}
-    by_precision: dict[Precision, dict[str, CellResult]] = {kind: {} for kind in Precision}
-    limits: list[injected.Limit] = []
-    for of_model in verdicts:
-        cells |= of_model.cells
-        apart |= of_model.apart
-        limits += of_model.limits
-        for precision, fault_free in of_model.by_precision.items():
-            by_precision[precision] |= fault_free
-    return examine.Verdicts(cells, apart, by_precision, limits)
+        summary = run_jobs(
+            members,
+            logs=self.folder.path / "zygotes",
+            jobs=jobs,
+            limits=TimeLimits(),
+            device=machine.conditions(),
+            cache=ObservationCache(cache / "observations"),
+            on_event=on_event,
+        )
+        return not summary.interrupted
+
+    def judge(self, jobs: int = 1) -> examine.Verdicts:
+        """Return the verdict on every cell, fault-free or faulty. With more `jobs`, the models are
+        judged in parallel processes; no gate can be broken there.
+        """
+        plans = [self.plan.only(model) for model in self.plan.models]
+        processes = min(jobs, len(plans))
+        verdicts: Iterable[examine.Verdicts]
+        if processes > 1:
+            verdicts = side_by_side(
+                _judge_model,
+                [(self.folder.path, share, self.thresholds) for share in plans],
+                processes=processes,
+                begin=_begin,
+                begin_with=(tuple(sorted({one.path.parent for one in self.scenarios.values()})),),
+            )
+        else:
+            torch.set_num_threads(1)
+            verdicts = (replace(self, plan=share).judge_model() for share in plans)
+        return examine.merged(verdicts)
+
+    def judge_model(self) -> examine.Verdicts:
+        """Judge a plan of one model."""
+        plan, [model] = self.plan, self.plan.models
+        verdicts = examine.results(
+            self.folder,
+            model,
+            plan.backends,
+            plan.faulty,
+            plan.fault_free,
+            self.scenarios,
+            self.thresholds,
+        )
+        limits = [
+            limit
+            for measured in plan.measured
+            for precision in (Precision.FLOAT32, Precision.BF16)
+            for limit in sensitivity.limits(
+                self.folder,
+                model,
+                plan.backends,
+                self.scenarios,
+                self.thresholds,
+                precision=precision,
+                trials=measured.trials,
+                cases=measured.cases,
+            )
+        ]
+        return replace(verdicts, limits=limits)
+
+    def tabulate(
+        self,
+        verdicts: examine.Verdicts,
+        *,
+        sound: examine.Verdicts | None = None,
+        quick: bool = False,
+        begun: float | None = None,
+    ) -> injected.SelfTest:
+        """Return the table. `sound` are the intact judge's verdicts, if `verdicts` are not."""
+        unbroken = sound or verdicts
+        rows = examine.rows(self.folder, self.plan.faulty, verdicts, unbroken)
+        fault_free = self.plan.sound(self.folder, unbroken.cells)
+        alarms = examine.alarms(verdicts.cells, fault_free)
+        limits = tuple(verdicts.limits)
+        totals = table.totals(rows, len(fault_free), len(alarms))
+        names = (*(row.id for row in rows), *(cell.id for cell in fault_free))
+        return injected.SelfTest(
+            schema=injected.SCHEMA,
+            run=self.folder.id,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            quick=quick,
+            thresholds=self.thresholds.source,
+            rows=tuple(rows),
+            alarms=tuple(alarms),
+            totals=totals,
+            broken=table.bars(rows, totals, limits, whole=self.plan.whole),
+            limits=limits,
+            seconds=time.monotonic() - begun if begun is not None else 0.0,
+            harness=tuple(name for name in names if verdicts.cells[name].harness),
+        )
+
+    def blinded(self, control: Control, sound: examine.Verdicts) -> injected.SelfTest:
+        """Return the table of a judge with one gate broken on purpose; a bar must break.
+
+        `sound` are the intact judge's verdicts; they decide which faults are below the bound.
+        """
+        with control.broken():
+            loose = replace(self, thresholds=control.thresholds(self.thresholds))
+            verdicts = loose.judge()
+        return loose.tabulate(verdicts, sound=sound)
+
+    def write(self, outcome: injected.SelfTest) -> None:
+        """Write the table into the run's folder and next to all runs, whose pages show the last."""
+        for folder in (self.folder.path, self.folder.path.parent):
+            write_record(folder / injected.FILE, outcome)
 
 
 #: The scenarios of a judging process.
@@ -208,108 +268,6 @@ def _begin(folders: tuple[Path, ...]) -> None:
     _scenarios.update(discover(folders))
 
 
-def _judge_model(
-    path: Path,
-    share: Plan,
-    thresholds: Thresholds,
-    scenarios: Mapping[str, Scenario] = _scenarios,
-) -> examine.Verdicts:
-    """Judge the part of one model."""
-    run, [model] = RunFolder(path), share.models
-    verdicts = examine.results(
-        run, model, share.backends, share.faulty, share.fault_free, scenarios, thresholds
-    )
-    limits = _limits(run, share, model, scenarios, thresholds)
-    return replace(verdicts, limits=limits)
-
-
-def _limits(
-    run: RunFolder,
-    planned: Plan,
-    model: Model,
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
-) -> list[injected.Limit]:
-    """Return the detection limits that the plan measures on this model, in both precisions."""
-
-    def chosen(case: Case, among: tuple[str, ...] | None) -> bool:
-        return among is None or case.key in among
-
-    return [
-        limit
-        for measured in planned.measured
-        for precision in (Precision.FLOAT32, Precision.BF16)
-        for limit in sensitivity.limits(
-            run,
-            model,
-            planned.backends,
-            scenarios,
-            thresholds,
-            precision=precision,
-            trials=measured.trials,
-            select=partial(chosen, among=measured.cases),
-        )
-    ]
-
-
-def tabulate(
-    run: RunFolder,
-    planned: Plan,
-    verdicts: examine.Verdicts,
-    thresholds: Thresholds,
-    *,
-    sound: examine.Verdicts | None = None,
-    quick: bool = False,
-    begun: float | None = None,
-) -> injected.SelfTest:
-    """Return the table. `sound` are the intact judge's verdicts, if `verdicts` are not."""
-    unbroken = sound or verdicts
-    rows = examine.rows(run, planned.faulty, verdicts, unbroken)
-    fault_free = planned.sound(run, unbroken.cells)
-    alarms = examine.alarms(verdicts.cells, fault_free)
-    limits = tuple(verdicts.limits)
-    totals = table.totals(rows, len(fault_free), len(alarms))
-    return injected.SelfTest(
-        schema=injected.SCHEMA,
-        run=run.id,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        quick=quick,
-        thresholds=thresholds.source,
-        rows=tuple(rows),
-        alarms=tuple(alarms),
-        totals=totals,
-        broken=table.bars(rows, totals, limits, whole=planned.whole),
-        limits=limits,
-        seconds=time.monotonic() - begun if begun is not None else 0.0,
-        harness=tuple(
-            name
-            for name in (*(row.id for row in rows), *(cell.id for cell in fault_free))
-            if verdicts.cells[name].harness
-        ),
-    )
-
-
-def blinded(
-    run: RunFolder,
-    planned: Plan,
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
-    control: Control,
-    sound: examine.Verdicts,
-) -> injected.SelfTest:
-    """Return the table of a judge with one gate broken on purpose; a bar must break.
-
-    `sound` are the intact judge's verdicts; they decide which faults are below the bound.
-    """
-    with control.broken():
-        loosened = control.thresholds(thresholds)
-        verdicts = judge(run, planned, scenarios, loosened)
-    return tabulate(run, planned, verdicts, loosened, sound=sound)
-
-
-def write(run: RunFolder, outcome: injected.SelfTest) -> Path:
-    """Write the table into the run's folder and next to all runs, whose pages show the last one."""
-    path = run.path / injected.FILE
-    write_record(path, outcome)
-    write_record(run.path.parent / injected.FILE, outcome)
-    return path
+def _judge_model(path: Path, share: Plan, thresholds: Thresholds) -> examine.Verdicts:
+    """Judge the part of one model in a process of its own."""
+    return SelfTestRun(RunFolder(path), share, _scenarios, thresholds).judge_model()

@@ -15,7 +15,7 @@ that is found. Faults that no dose shows stay in the table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -119,15 +119,17 @@ def limits(
     *,
     precision: Precision = Precision.FLOAT32,
     trials: int = TRIALS,
-    select: Callable[[Case], bool] = lambda _: True,
+    cases: Sequence[str] | None = None,
 ) -> list[Limit]:
-    """Return the limits of every fault-free cell of a stored run that passes in this precision."""
+    """Return the limits of every fault-free cell (None) or those of some `cases` of a stored run,
+    as far as they pass in this precision.
+    """
     layers = model_info(run, model).layers
     later = of_stream(precision, layers * model_info(run, model).width)
     measured: list[Limit] = []
     for scenario in scenarios.values():
         for case in scenario.expand(layers) if layers else ():
-            if select(case):
+            if cases is None or case.key in cases:
                 judged_by = (run, model, backends, scenario, case, thresholds)
                 own = _of_case(*judged_by, precision=precision, trials=trials)
                 measured += (replace(limit, later=later) for limit in own)

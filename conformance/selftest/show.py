@@ -1,4 +1,4 @@
-"""Print the self-test's table on the terminal."""
+"""Print the progress and the table of a self-test on the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ from conformance.report.render import terminal
 from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.section import Note, Text
 from conformance.report.verdict_styles import Family
+from conformance.runner.events import Event, GroupFinished
 from conformance.selftest.controls import CONTROLS
+
+
+class Lines:
+    """Prints only the ends of groups: deaths are intended here."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, GroupFinished):
+            words = "done" if event.ok else event.reason
+            self.console.print(f"{event.id}: {words}", markup=False, soft_wrap=True)
 
 
 def show(outcome: SelfTest, console: Console) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from conformance.records import Side
 from conformance.records.injected import Ending, Limit, Rate, Row, Totals
-from conformance.selftest.bounds import clopper_pearson
 from conformance.selftest.sensitivity import broken
 
 
@@ -88,3 +88,42 @@ def _never(rows: Sequence[Row]) -> list[str]:
             caught = row.ending is Ending.CAUGHT and row.right_verdict
             caught_by_name[name] = caught_by_name.get(name, False) or caught
     return [name for name, caught in caught_by_name.items() if not caught]
+
+
+def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the exact interval of a rate, given `count` of `total` trials (Clopper and Pearson,
+    1934).
+
+    Each side takes half of the error probability, unless the count is 0 or `total`: then one side
+    cannot be missed, and the other takes all of it. So 0 of n is bounded by 1 − 0.05^(1/n).
+    """
+    if not 0 <= count <= total or not total:
+        raise ValueError(f"{count} of {total} is no rate")
+    remainder = 1 - confidence
+    side = remainder if count in {0, total} else remainder / 2
+
+    def tail(counts: range, p: float) -> float:
+        return math.fsum(_exactly(k, total, p) for k in counts)
+
+    low, high = 0.0, 1.0
+    if count > 0:
+        low = _bisect(lambda p: tail(range(count, total + 1), p) < side)
+    if count < total:
+        high = _bisect(lambda p: tail(range(count + 1), p) > side)
+    return low, high
+
+
+def _bisect(is_below: Callable[[float], bool]) -> float:
+    """Return where a condition on [0, 1] ends to hold."""
+    low, high = 0.0, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def _exactly(k: int, n: int, p: float) -> float:
+    if p in {0.0, 1.0}:
+        return float(k == n * p)
+    log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(log + k * math.log(p) + (n - k) * math.log1p(-p))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,28 +68,39 @@ def shows(program: Program) -> dict[str, Failure]:
     return {one: failing(one) for one in ("vllm-pp1", "vllm-pp2")} if lost else {}
 
 
-def small(program: Program) -> Shrinking:
-    failures = shows(program)
-    columns = few_columns(failures, (HF, PP1, PP2))
-    assert columns == (HF, PP1)
-    one = Shrinking(1, "llama", program, program, {"vllm-pp1": failures["vllm-pp1"]}, columns,
-                    (HF, PP1, PP2))  # fmt: skip
-    while one.stage is not Stage.DONE:
-        here = {column.id for column in one.columns}
-        one.take(
-            {
-                each.name: {b: f for b, f in shows(each).items() if b in here}
-                for each in one.candidates()
-            }
-        )
-    return one
+Fails = Callable[[Program], dict[str, Failure]]
+
+
+def answers(work: Shrinking, fails: Fails) -> dict[str, dict[str, Failure]]:
+    """How each candidate fails on the columns that it runs on."""
+    here = {column.id for column in work.columns}
+    return {
+        one.name: {column: failed for column, failed in fails(one).items() if column in here}
+        for one in work.candidates()
+    }
+
+
+def minimise(work: Shrinking, fails: Fails, until: Stage) -> None:
+    while work.stage is not until:
+        work.take(answers(work, fails))
+
+
+def shrinking(program: Program, failures: dict[str, Failure], model: str = "llama") -> Shrinking:
+    return Shrinking(1, model, program, program, failures, (HF, PP1), (HF, PP1, PP2))
+
+
+def acts(program: Program) -> list[tuple[Do, ModelPart]]:
+    return [(one.do, one.part) for one in program.operations]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_differs_becomes_as_small_as_what_shows_it(seed: int):
     program = next(one for one in draw(2000, seed, SHAPE) if shows(one) and len(one.operations) > 2)
-    one = small(program)
-    assert [(o.do, o.part) for o in one.program.operations] == [(Do.ADD, ModelPart.MLP)]
+    failures = shows(program)
+    assert few_columns(failures, (HF, PP1, PP2)) == (HF, PP1)
+    one = shrinking(program, {"vllm-pp1": failures["vllm-pp1"]})
+    minimise(one, shows, Stage.DONE)
+    assert acts(one.program) == [(Do.ADD, ModelPart.MLP)]
     assert len(one.program.prompts) == 2 and one.program.steps == 1
     assert one.rounds <= ROUNDS + 1
     assert set(one.failures) == {"vllm-pp1", "vllm-pp2"}
@@ -102,28 +115,13 @@ def test_a_write_where_what_is_read_differs_becomes_the_read(do: Do):
         ("One", "One two"), (Operation(do, ModelPart.ATTENTION, 1, amount=0.5, seed=2),)
     )
     far = sized(0.5, "vllm-pp1")
-    work = Shrinking(1, "bloom", program, program, far, (HF, PP1), (HF, PP1, PP2))
-    while work.stage is not Stage.WHOLE:
-        work.take(
-            {
-                one.name: far
-                if any(op.part is ModelPart.ATTENTION for op in one.operations)
-                else {}
-                for one in work.candidates()
-            }
-        )
-    assert [(o.do, o.part) for o in work.program.operations] == [(Do.READ, ModelPart.ATTENTION)]
-    read = replace(difference(LEAST), program=work.program)
-    larger = replace(program, operations=(Operation(Do.ZERO, layer=2), *program.operations))
-    assert causes.shown_by(read, larger) == {1}
-    assert causes.shown_by(read, LEAST) is None
-    # The other way round a write that is known says nothing of a read.
-    assert causes.shown_by(replace(read, program=program), work.program) is None
+    work = shrinking(program, far, "bloom")
 
+    def fails(one: Program) -> dict[str, Failure]:
+        return far if ModelPart.ATTENTION in {op.part for op in one.operations} else {}
 
-def test_a_layer_that_is_left_out_shows_nothing_of_its_place():
-    read = replace(difference(LEAST), program=Program(("One",), (Operation(Do.READ, layer=1),)))
-    assert causes.shown_by(read, Program(("One",), (Operation(Do.SKIP, layer=1),))) is None
+    minimise(work, fails, Stage.WHOLE)
+    assert acts(work.program) == [(Do.READ, ModelPart.ATTENTION)]
 
 
 def test_the_cause_is_one_whatever_layer_amount_and_text():
@@ -169,8 +167,6 @@ def test_errors_are_alike_whose_words_differ_in_numbers_only():
 
 
 def entry(**more) -> Entry:
-    import datetime as dt
-
     what = {"verdict": Verdict.WRONG, "reason": "The scale\n comes later.", "reproduce": "x"}
     return Entry(match=Match(**more.pop("match", {})), date=dt.date(2026, 1, 1), **{**what, **more})
 
@@ -202,11 +198,25 @@ def difference(program: Program, **more) -> ProgramDifference:
 LEAST = Program(("One", "One two"), (Operation(Do.ADD, ModelPart.MLP, 1),))
 
 
-def test_a_known_difference_is_seen_in_a_larger_program_and_what_is_left_is_tried():
-    extra = Operation(Do.ZERO, ModelPart.STREAM, 2)
-    larger = Program(LEAST.prompts, (extra, Operation(Do.ADD, ModelPart.MLP, 3)))
-    assert causes.shown_by(difference(LEAST), larger) == {1}
-    assert causes.shown_by(difference(LEAST), Program(LEAST.prompts, (extra,))) is None
+READ = Operation(Do.READ, ModelPart.ATTENTION, 1)
+ADDED = Operation(Do.ADD, ModelPart.ATTENTION, 3)
+ZERO = Operation(Do.ZERO, ModelPart.STREAM, 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "operations", "shown"),
+    [
+        (LEAST.operations[0], (ZERO, Operation(Do.ADD, ModelPart.MLP, 3)), {1}),
+        (LEAST.operations[0], (ZERO,), None),
+        (READ, (ZERO, ADDED), {1}),  # what is written is read back
+        (READ, LEAST.operations, None),
+        (ADDED, (READ,), None),  # a write that is known says nothing of a read
+        (Operation(Do.READ, layer=1), (Operation(Do.SKIP, layer=1),), None),
+    ],
+)
+def test_a_known_difference_is_seen_in_a_larger_program(known, operations, shown):
+    found = replace(difference(LEAST), program=Program(("One",), (known,)))
+    assert causes.shown_by(found, replace(LEAST, operations=operations)) == shown
 
 
 def sized(size: float | None, *columns: str) -> dict[str, Failure]:
@@ -224,7 +234,7 @@ ANYWHERE = ProgramDifference(
     ("size", "hidden"), [(2e-4, True), (1e-3, True), (0.5, False), (None, False)]
 )
 def test_what_is_a_little_off_anywhere_hides_nothing_that_is_far_off(tmp_path, size, hidden):
-    one = running(tmp_path, tally.CampaignState(ASKED, differences=(ANYWHERE,)))
+    one = running(tmp_path, differences=(ANYWHERE,))
     one._take_up("llama", LEAST, sized(size))
     assert one.state.differences[0].again == hidden
     assert bool(one._in_work) is not hidden
@@ -234,15 +244,16 @@ def test_what_is_far_off_is_not_made_small_into_what_is_a_little_off_anywhere():
     """Each program is off by a little; one with the write to the MLP is far off."""
     far, little = sized(0.5, "vllm-pp1"), sized(2e-4, "vllm-pp1")
     larger = replace(LEAST, operations=(Operation(Do.ZERO, layer=2), *LEAST.operations))
-    work = Shrinking(1, "llama", larger, larger, far, (HF, PP1), (HF, PP1, PP2))
-    while work.stage is not Stage.WHOLE:
-        tried = {one.name: one for one in work.candidates()}
-        work.take({name: far if shows(one) else little for name, one in tried.items()})
-    assert [(o.do, o.part) for o in work.program.operations] == [(Do.ADD, ModelPart.MLP)]
+    work = shrinking(larger, far)
+    minimise(work, lambda one: far if shows(one) else little, Stage.WHOLE)
+    assert acts(work.program) == [(Do.ADD, ModelPart.MLP)]
     assert causes.same_failures(sized(None), sized(2e-4))
 
 
-def running(tmp_path: Path, state: tally.CampaignState) -> campaign.Campaign:
+def running(
+    tmp_path: Path, state: tally.CampaignState | None = None, **more: object
+) -> campaign.Campaign:
+    state = state or tally.CampaignState(ASKED, **more)
     model = Model("llama", "llama", (Source("tiny"),))
     asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
     return campaign.Campaign(
@@ -251,9 +262,15 @@ def running(tmp_path: Path, state: tally.CampaignState) -> campaign.Campaign:
     )  # fmt: skip
 
 
+def finish(one: campaign.Campaign, fails: Fails) -> None:
+    """Minimise all that a campaign has in work."""
+    while one._in_work:
+        number = one._due.pop(0)
+        one._go_on(number, answers(one._in_work[number], fails))
+
+
 def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peeled(tmp_path):
-    state = tally.CampaignState(ASKED, differences=(difference(LEAST),))
-    one = running(tmp_path, state)
+    one = running(tmp_path, differences=(difference(LEAST),))
     again = replace(LEAST, prompts=("x", "y", "z"))
     one._take_up("llama", again, shows(again))
     assert one.state.differences[0].again == 1 and not one._in_work
@@ -267,12 +284,9 @@ def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peele
 
 
 def test_what_differs_once_and_not_again_is_a_finding_and_not_dropped(tmp_path):
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     one._take_up("llama", LEAST, shows(LEAST))
-    while one._in_work:
-        [work] = one._in_work.values()
-        one._due.remove(work.number)
-        one._go_on(work.number, {program.name: {} for program in work.candidates()})
+    finish(one, lambda _: {})
     [found] = one.state.differences
     assert found.program == found.drawn == LEAST
     assert [failed.backend for failed in found.failures] == ["vllm-pp1"]
@@ -281,7 +295,7 @@ def test_what_differs_once_and_not_again_is_a_finding_and_not_dropped(tmp_path):
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     failures = {b: replace(f, precision=precision) for b, f in shows(LEAST).items()}
     one._take_up("llama", LEAST, failures)
     [work] = one._in_work.values()
@@ -290,33 +304,19 @@ def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
 
 
 def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     programs = [one for one in draw(3000, 5, SHAPE) if shows(one)][:5]
     for program in programs:
         one._take_up("llama", program, shows(program))
     assert len(one._in_work) == campaign.ALIKE and len(one.state.waiting) == 3
-    while one._in_work:
-        for number in list(one._due):
-            if number not in one._in_work:
-                one._due.remove(number)
-                continue
-            one._due.remove(number)
-            work = one._in_work[number]
-            here = {column.id for column in work.columns}
-            one._go_on(
-                number,
-                {
-                    each.name: {b: f for b, f in shows(each).items() if b in here}
-                    for each in work.candidates()
-                },
-            )
+    finish(one, shows)
     [found] = one.state.differences
     assert found.again == 4 and not one.state.waiting
-    assert [(o.do, o.part) for o in found.program.operations] == [(Do.ADD, ModelPart.MLP)]
+    assert acts(found.program) == [(Do.ADD, ModelPart.MLP)]
 
 
 def test_a_campaign_is_read_back_as_it_was_written(tmp_path):
-    one = running(tmp_path, tally.CampaignState(ASKED, differences=(difference(LEAST),)))
+    one = running(tmp_path, differences=(difference(LEAST),))
     one._take_up("llama", LEAST, {"hf": failing("hf")})
     one._save()
     state = campaign.read(tmp_path)
@@ -330,7 +330,7 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
     path = corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
     [kept] = corpus.read(tmp_path / "corpus").values()
     assert kept.program == LEAST and kept.why == "known to be so"
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     one._replayed("llama", LEAST, shows(LEAST))
     assert not one.state.fixed and not one.state.changed and one.state.replayed == 1
     again = replace(LEAST, prompts=("x", "y", "z"))
@@ -348,7 +348,7 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
 
 def test_a_difference_of_the_corpus_is_not_new(tmp_path):
     corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     one._take_up("llama", LEAST, shows(LEAST))
     [work] = one._in_work.values()
     work.stage, work.failures = Stage.DONE, shows(LEAST)
@@ -388,7 +388,7 @@ def test_the_figures_are_said():
 def test_what_was_drawn_and_not_judged_is_drawn_again_by_a_resumed_campaign(tmp_path, monkeypatch):
     checkpoint = type("Checkpoint", (), {"layers": 4})
     monkeypatch.setattr(campaign, "locate", lambda *_: checkpoint)
-    one = running(tmp_path, tally.CampaignState(ASKED))
+    one = running(tmp_path)
     first = [trial.program for trial in one._draw("llama")]
     assert [trial.program for trial in one._draw("llama")] != first
     one._save()
@@ -404,7 +404,7 @@ def test_checkpoints_are_made_before_a_program_is_drawn(tmp_path, monkeypatch):
 
     monkeypatch.setattr(campaign, "run_jobs", run_jobs)
     with pytest.raises(AttributeError):  # no summary
-        running(tmp_path, tally.CampaignState(ASKED)).run()
+        running(tmp_path).run()
     first, second, *_ = seen
     assert (first.id, second.id) == ("llama:build", "0:build")
     assert second.after == ("llama:build",)
@@ -420,7 +420,7 @@ def test_a_checkpoint_that_cannot_be_made_ends_the_campaign(tmp_path, monkeypatc
 
     monkeypatch.setattr(campaign, "run_jobs", run_jobs)
     with pytest.raises(ConformanceError, match="no source works"):
-        running(tmp_path, tally.CampaignState(ASKED)).run()
+        running(tmp_path).run()
     assert asked_of == [None] * 19
 
 

@@ -16,77 +16,45 @@ _DEEP, _DIGITS = "@@deep@@", "@@digits@@"
 
 NAMES = st.sampled_from(
     [
-        "../../planted",
-        "..",
-        ".",
-        "",
-        "/etc/passwd",
-        "a/b",
-        "a\\b",
-        "a\0b",
-        "-rf",
-        "~root",
-        "con\n",
-        "x" * 5000,
-        "\u202e\u0301é漢😀",
-        "\ud800",
-        f"{CANARY}:go",
-        CANARY,
-        "os:system",
-        f"__import__({CANARY!r})",
-        f"$(touch {CANARY})",
-        "{{ 7*7 }}",
-        "<script>alert(1)</script>",
-        f"file:///tmp/{CANARY}",
-        "NaN",
-        "latest",
-        "1e999",
+        *("../../planted", "..", ".", "", "/etc/passwd", "a/b", "a\\b", "a\0b", "-rf", "~root"),
+        *("con\n", "x" * 5000, "\u202e\u0301é漢😀", "\ud800", "NaN", "latest", "1e999"),
+        *(CANARY, f"{CANARY}:go", "os:system", f"__import__({CANARY!r})", f"$(touch {CANARY})"),
+        *("{{ 7*7 }}", "<script>alert(1)</script>", f"file:///tmp/{CANARY}"),
     ]
 )
-
 NUMBERS = st.sampled_from([0, -1, 1, 2**31, 2**63, -(2**63), 10**30, 0.5, 1e308, -0.0]) | st.floats(
     allow_nan=True, allow_infinity=True
 )
-
-PLAIN = st.none() | st.booleans() | NUMBERS | NAMES | st.text(max_size=20)
-
 VALUES = st.recursive(
-    PLAIN,
+    st.none() | st.booleans() | NUMBERS | NAMES | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=5,
 ) | st.sampled_from([_DEEP, _DIGITS])
+#: Other values of the same type.
+ALIKE: dict[type, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.integers(-3, 99) | NUMBERS,
+    float: NUMBERS,
+    str: NAMES | st.text("abc_-./", max_size=6),
+    list: st.just([]),
+    dict: st.just({}),
+}
+_BITS = st.sampled_from(
+    [
+        *(b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\t", b"\r", b"\n", b"\\ud800", b"\\u0000"),
+        *(b"&a ", b"*a", b"<<: *a\n", b"%YAML 9.9\n", b"--- \n...\n---\n", b"? [", b": ", b"- "),
+        *(b"!!python/object/apply:os.system [touch x]", b"!!binary ===", b"!!timestamp 9"),
+        *(b"{", b"}", b"]", b'"', b"'", b"#", b"|\n"),
+        *(b"1_0", b"0x", b"2020-13-45", b"1e99999999", b".nan"),
+    ]
+)
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document, from its root."""
-    found = [path]
-    items: Any = ()
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, list):
-        items = enumerate(tree)
-    for key, part in items:
-        found += places(part, (*path, key))
-    return found
-
-
-def _at(tree: Any, path: tuple[Any, ...]) -> Any:
-    for step in path:
-        tree = tree[step]
-    return tree
-
-
-def _like(value: Any) -> st.SearchStrategy[Any]:
-    """Other values of the same type."""
-    if isinstance(value, bool):
-        return st.booleans()
-    if isinstance(value, int):
-        return st.integers(-3, 99) | NUMBERS
-    if isinstance(value, float):
-        return NUMBERS
-    if isinstance(value, str):
-        return NAMES | st.text("abc_-./", max_size=6)
-    return st.just([] if isinstance(value, list) else {})
+def _holders(tree: Any) -> list[tuple[Any, Any]]:
+    """Return each place in a document: what holds it, and its key there."""
+    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+    below = [tree[key] for key in keys if isinstance(tree[key], dict | list)]
+    return [(tree, key) for key in keys] + [place for part in below for place in _holders(part)]
 
 
 @st.composite
@@ -94,17 +62,15 @@ def trees(draw: st.DrawFn, whole: Any) -> Any:
     """A document with one to three things changed in its structure."""
     tree = copy.deepcopy(whole)
     for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from(places(tree)))
-        if not path:
-            if draw(st.integers(0, 9)) == 0:
-                return draw(VALUES)
-            continue
-        above, key = _at(tree, path[:-1]), path[-1]
+        places = _holders(tree)
+        if not places:
+            return draw(VALUES)
+        above, key = draw(st.sampled_from(places))
         match draw(st.sampled_from(["value", "like", "like", "drop", "key", "wrap", "twice"])):
             case "value":
                 above[key] = draw(VALUES)
-            case "like":
-                above[key] = draw(_like(above[key]))
+            case "like" if type(above[key]) in ALIKE:
+                above[key] = draw(ALIKE[type(above[key])])
             case "drop":
                 del above[key]
             case "key" if isinstance(above, dict):
@@ -116,47 +82,10 @@ def trees(draw: st.DrawFn, whole: Any) -> Any:
     return tree
 
 
-def text_of(tree: Any, depth: int) -> str:
+def text_of(tree: Any, depth: int) -> bytes:
     """JSON, which is YAML too; with an int of many digits, and as deep as wanted."""
     text = json.dumps(tree).replace(f'"{_DIGITS}"', "7" * 6000)
-    return text.replace(f'"{_DEEP}"', "[" * depth + "]" * depth)
-
-
-_BITS = st.sampled_from(
-    [
-        b"\0",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf",
-        b"&a ",
-        b"*a",
-        b"<<: *a\n",
-        b"!!python/object/apply:os.system [touch x]",
-        b"!!binary ===",
-        b"!!timestamp 9",
-        b"%YAML 9.9\n",
-        b"--- \n...\n---\n",
-        b"? [",
-        b"\t",
-        b": ",
-        b"{",
-        b"}",
-        b"]",
-        b'"',
-        b"'",
-        b"\\ud800",
-        b"\\u0000",
-        b"\r",
-        b"\n",
-        b"#",
-        b"- ",
-        b"|\n",
-        b"1_0",
-        b"0x",
-        b"2020-13-45",
-        b"1e99999999",
-        b".nan",
-    ]
-)
+    return text.replace(f'"{_DEEP}"', "[" * depth + "]" * depth).encode("utf-8", "surrogatepass")
 
 
 @st.composite
@@ -185,28 +114,15 @@ def damaged(whole: Any, text: bytes) -> st.SearchStrategy[bytes]:
     """Draw damaged documents: in their structure, in their bytes, and bytes that are none. `text`
     is how a person writes `whole`.
     """
-    structured = st.builds(text_of, trees(whole), st.sampled_from([5, 60, 400, 5000, 100_000])).map(
-        lambda text: text.encode("utf-8", "surrogatepass")
+    structured = st.builds(text_of, trees(whole), st.sampled_from([5, 60, 400, 5000, 100_000]))
+    bomb = b"".join(
+        f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n".encode()
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    return st.one_of(
-        structured, structured, structured, bytes_of(text), st.binary(max_size=100), _odd(text)
+    odd = st.sampled_from(
+        [
+            *(b"", text.decode().encode("utf-16"), text + text, text * 300, bomb),
+            *(b"[" * 200_000, b'{"a":' * 50_000, b"a: " * 50_000, b"- " * 50_000, b"a: &a [*a]\n"),
+        ]
     )
-
-
-def _odd(text: bytes) -> st.SearchStrategy[bytes]:
-    odd = [
-        b"",
-        text.decode().encode("utf-16"),
-        text + text,
-        text * 300,
-        b"[" * 200_000,
-        b'{"a":' * 50_000,
-        b"a: " * 50_000,
-        b"- " * 50_000,
-        b"a: &a [*a]\n",
-        b"".join(
-            f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n".encode()
-            for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-        ),
-    ]
-    return st.integers(0, len(odd) - 1).map(lambda index: odd[index])
+    return st.one_of(*[structured] * 3, bytes_of(text), st.binary(max_size=100), odd)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conformance import programs
 from conformance.errors import ConformanceError
-from conformance.fuzz import smaller
+from conformance.fuzz import shrinking as smaller
 from conformance.fuzz.draw import ModelShape, draw, drawn
 from conformance.programs import Do, ModelPart, Operation, Program, Tokens
 from conformance.records import from_json, to_json
@@ -158,7 +158,10 @@ def test_operations_keep_their_values_when_others_go():
     first, second = Operation(Do.READ, layer=0), Operation(Do.READ, layer=1)
     taker = Operation(Do.ADD, layer=2, value=1)
     program = Program(TWO, (first, second, taker))
-    assert smaller.keeping(program, {2}).operations == (second, Operation(Do.ADD, layer=2, value=0))
+    assert smaller.keeping(program, {2}).operations == (
+        second,
+        Operation(Do.ADD, layer=2, value=0),
+    )
     assert smaller.without(program, {1}).operations == (first,)
     left = smaller.without_prompt(Program(TWO, (Operation(Do.ZERO, layer=0, prompt=1),)), 0)
     assert left == Program(TWO[1:], (Operation(Do.ZERO, layer=0, prompt=0),))

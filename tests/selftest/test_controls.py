@@ -50,7 +50,7 @@ def test_one_models_part_has_its_own_faults_and_fault_free_cells() -> None:
     assert part.models == (models[1],)
     assert part.measured == (measured[1],)
     assert whole.only(models[1], limits=False).measured == ()
-    assert {one.cells[0].model for one in part.faulty} == {"gpt2"}
+    assert {one.model for one in part.faulty} == {"gpt2"}
     assert {cell.model for cell in part.fault_free} == {"gpt2"}
     assert 2 * len(part.faulty) == len(whole.faulty)
 

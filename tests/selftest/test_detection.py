@@ -48,8 +48,8 @@ def test_a_fault_is_detected_by_a_cell_of_the_tier_that_caught_it():
     rows = [row(PLAIN, "a"), row(PLAIN, "c"), row("other", "c"), row("third", "b")]
     rows.append(row("missed", "a", ending=Ending.MISSED))
     [found] = detection.detected(rows, FULL, SMALL)
-    assert found.full == {PLAIN, "other", "third"} and found.missed == ["other"]
-    assert (found.full_twice, found.default_twice) == ({PLAIN}, frozenset())
+    assert found.full == {PLAIN: 2, "other": 1, "third": 1} and found.missed == ["other"]
+    assert (detection.twice(found.full), detection.twice(found.default)) == ({PLAIN}, set())
     assert detection.share([found], ()) == pytest.approx(2 / 3)
     assert detection.share([found], ["other"]) == 1.0
     assert "| m | 3 | 2 | 1, 0 | `other` |" in detection.table([found], ["m"], "run")
@@ -57,9 +57,9 @@ def test_a_fault_is_detected_by_a_cell_of_the_tier_that_caught_it():
 
 def test_a_fault_of_bf16_needs_a_cell_that_runs_in_bf16():
     [found] = detection.detected([row(BF16, "a")], FULL, SMALL)
-    assert found.full == {BF16} and not found.default
+    assert found.full == {BF16: 1} and not found.default
     [found] = detection.detected([row(BF16, "b")], FULL, SMALL)
-    assert found.default == {BF16}
+    assert found.default == {BF16: 1}
 
 
 def test_a_cell_that_the_full_tier_does_not_have_counts_for_neither():
@@ -86,7 +86,9 @@ def test_the_default_tier_has_a_cell_for_every_fault_on_every_kind_of_layer():
     ]
     found = detection.detected(rows, full, default)
     assert detection.share(found) >= detection.BAR, [one.missed for one in found]
-    assert all(one.full_twice - set(detection.CHOSEN_BY) <= one.default_twice for one in found)
+    for one in found:
+        often = detection.twice(one.full) - set(detection.CHOSEN_BY)
+        assert often <= detection.twice(one.default), one.model
 
 
 def _claimed(column: faulty_columns.FaultyColumn, one: Cell) -> Row:

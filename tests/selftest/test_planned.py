@@ -12,6 +12,7 @@ from conformance.expectations import Conditions, Entry, Match
 from conformance.inputs import manifest
 from conformance.records import PARTS, Backend, Cell, Group, Model, Source, Thresholds, Verdict
 from conformance.selftest import command, run
+from conformance.selftest.fault import CLIENTS
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder
 from tests import ours
@@ -32,7 +33,7 @@ def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
 
 def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_have_some() -> None:
     plan = planned("router-tie", "error-swallowed")
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
     assert ("mixtral", "router-tie") in injected
     assert ("llama", "router-tie") not in injected
     assert ("llama", "error-swallowed") in injected
@@ -45,10 +46,10 @@ def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_ha
 def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
     faults = [FAULTS[name] for name in ("router-tie", "error-swallowed")]
     plan = run.plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
     assert injected == {("mixtral", "router-tie"), ("llama", "error-swallowed")}
     again = run.plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
-    injected = {(one.cells[0].model, one.variant.fault.id) for one in again.faulty}
+    injected = {(one.model, one.variant.fault.id) for one in again.faulty}
     assert injected == {("mixtral", "router-tie"), ("mixtral", "error-swallowed")}
 
 
@@ -138,3 +139,34 @@ def test_where_faults_act_is_asked_where_none_and_no_backend_is_left_out() -> No
     assert not asked(("llama",), backends=(hf,)).whole
     plan = asked(("llama",))
     assert not plan.only(plan.models[0]).whole, "the faults of one model are a part"
+
+
+KNOWN = manifest.load(ROOT / "models.yaml")
+
+
+def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
+    return run.plan(
+        [FAULTS[name] for name in names],
+        [model for model in KNOWN.models if model.id in models],
+        command.default_backends(KNOWN.backends),
+        general=general,
+    )
+
+
+def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny_model() -> None:
+    names = [fault.id for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
+    assert len(names) == 3
+    plan = of_manifest(command.MODELS, *names, general=command.MODELS)
+    injected = {(one.model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
+    assert injected == {("llama", backend, name) for backend in CLIENTS for name in names}
+    named = of_manifest(("gpt2",), *names, general=None)  # by somebody who asks for that model
+    assert {one.backend.id for one in named.faulty} == set(CLIENTS)
+
+
+def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
+    plan = of_manifest(("llama",), "client-rows", "zeros", general=None)
+    fault_free = {(cell.backend, cell.scenario) for cell in plan.fault_free}
+    traced = {(name, "read_all") for name in ("hf", "vllm-pp1", "vllm-pp2")}
+    assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
+    plan = of_manifest(("llama",), "zeros", general=None)
+    assert {backend.id for backend in plan.backends} == {"hf", "vllm-pp1", "vllm-pp2"}

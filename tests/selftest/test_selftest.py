@@ -79,50 +79,32 @@ class Gathered:
 
     def __init__(self, reports: Path, models, backends, faults) -> None:
         known = manifest.load(ROOT / "models.yaml")
-        self.thresholds = Thresholds()
-        self.scenarios = ours.scenarios()
-        self.plan = run.plan(
+        plan = run.plan(
             [reduced(name) for name in faults],
             [model for model in known.models if model.id in models],
             [backend for backend in known.backends if backend.id in backends],
             most=1,
         )
-        self.run = execution.begin(
+        folder = execution.begin(
             reports,
-            self.plan.models,
-            tuple(map(Column, self.plan.backends)),
-            self.plan.fault_free,
+            plan.models,
+            tuple(map(Column, plan.backends)),
+            plan.fault_free,
             scenarios=SCENARIOS,
-            thresholds=self.thresholds,
+            thresholds=Thresholds(),
             jobs=2,
         )
-        assert run.gather(
-            self.run,
-            self.plan,
-            self.scenarios,
-            folder=SCENARIOS,
-            cache=cache_folder(),
-            jobs=2,
-            on_event=lambda _: None,
-        )
-        self.sound = self.judged(self.plan)
-        self.table = self.tabulate(self.plan)
+        self.whole = run.SelfTestRun(folder, plan, ours.scenarios(), Thresholds())
+        assert self.whole.gather(SCENARIOS, cache=cache_folder(), jobs=2, on_event=lambda _: None)
+        self.sound = self.whole.judge()
+        self.table = self.whole.tabulate(self.sound)
 
-    def judged(self, plan):
-        return run.judge(self.run, plan, self.scenarios, self.thresholds)
-
-    def tabulate(self, plan):
-        return run.tabulate(self.run, plan, self.sound, self.thresholds)
-
-    def only(self, fault: str):
-        """The part of the plan that injects this fault, with the fault-free cells that it needs."""
-        faulty = tuple(one for one in self.plan.faulty if one.variant.fault.id == fault)
-        fault_free = fault_free_cells(faulty, self.plan.models, self.plan.backends)
-        return replace(self.plan, faulty=faulty, fault_free=fault_free)
-
-    def blinded(self, gate: str, plan):
-        arguments = (self.run, plan, self.scenarios, self.thresholds)
-        return run.blinded(*arguments, CONTROLS[gate], self.sound)
+    def only(self, fault: str) -> run.SelfTestRun:
+        """The part that injects this fault, with the fault-free cells that it needs."""
+        plan = self.whole.plan
+        faulty = tuple(one for one in plan.faulty if one.variant.fault.id == fault)
+        fault_free = fault_free_cells(faulty, plan.models, plan.backends)
+        return replace(self.whole, plan=replace(plan, faulty=faulty, fault_free=fault_free))
 
 
 @pytest.fixture(scope="module")
@@ -167,27 +149,28 @@ def test_each_gate_has_a_control():
 @pytest.mark.parametrize("gate", SENTINELS)
 def test_with_this_gate_broken_the_self_test_turns_red(gathered, gate):
     only = gathered.only(SENTINELS[gate])
-    assert gathered.tabulate(only).broken == ()
-    assert gathered.blinded(gate, only).broken
+    assert only.tabulate(gathered.sound).broken == ()
+    assert only.blinded(CONTROLS[gate], gathered.sound).broken
 
 
 @pytest.mark.slow
 def test_with_massive_dimensions_unguarded_the_self_test_turns_red(tmp_path):
     real = Gathered(tmp_path, {"smollm2-135m"}, {"hf"}, ["massive-off"])
     assert real.table.broken == ()
-    assert real.blinded("massive", real.plan).broken
+    assert real.whole.blinded(CONTROLS["massive"], real.sound).broken
 
 
 def test_the_page_shows_the_table(gathered):
-    run.write(gathered.run, gathered.table)
-    gathered.run.finish()
-    results = execution.judge(gathered.run, gathered.scenarios, gathered.thresholds)
-    page = html.write(results, gathered.run.path).read_text(encoding="utf-8")
+    whole = gathered.whole
+    whole.write(gathered.table)
+    whole.folder.finish()
+    results = execution.judge(whole.folder, whole.scenarios, whole.thresholds)
+    page = html.write(results, whole.folder.path).read_text(encoding="utf-8")
     assert 'id="selftest"' in page
     assert "Every bar holds" in page
     assert "pp-one-bit" in page
     # Another run's page shows it as well, with a column for each backend.
-    section = selftest_section.read(gathered.run.path.parent / "another-run")
+    section = selftest_section.read(whole.folder.path.parent / "another-run")
     assert section is not None
     titles = [
         cell.title for block in section.blocks if isinstance(block, Table) for cell in block.columns

@@ -76,9 +76,8 @@ def selftest(
     from conformance.checkpoints import cache_folder
     from conformance.inputs import manifest as manifests
     from conformance.selftest import command
-    from conformance.selftest.progress import Lines
+    from conformance.selftest.show import Lines, show_controls
     from conformance.selftest.show import show as show_table
-    from conformance.selftest.show import show_controls
 
     known = manifests.load(manifest)
     gaps = selection.expected().entries

@@ -7,44 +7,34 @@ from collections.abc import Mapping
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
     arriving,
-    attention,
-    computed,
-    draws,
-    extraction,
     forward,
-    logits,
     neighbours,
+    parts,
     processes,
     quiet,
-    raw,
     reads,
     relay,
     returned,
     sampled,
     traces,
-    weights,
     writes,
 )
 
 _MODULES = (
     quiet,
     reads,
-    attention,
-    extraction,
-    logits,
+    parts,
     returned,
     traces,
-    draws,
-    neighbours,
-    raw,
     writes,
     arriving,
+    neighbours,
     forward,
-    computed,
     sampled,
-    weights,
-    relay,
     processes,
+    relay,
 )
 
-FAULTS: Mapping[str, Fault] = {fault.id: fault for module in _MODULES for fault in module.FAULTS}
+FAULTS: Mapping[str, Fault] = {
+    fault.id: fault for module in _MODULES for family in module.FAMILIES for fault in family.faults
+}

@@ -13,14 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
-from conformance.selftest.faults.forward import no_mlp
-from conformance.selftest.faults.model import attention, final_norm, layer
+from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.faults.model import attention, final_norm, layer_of
 
 #: A forward with more rows begins a run: prompts are longer, and few requests decode at once.
 _DECODING = 4
-_LOST = frozenset({Verdict.DROPPED, Verdict.PARTIAL})
-_HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
+_LOST = (Verdict.DROPPED, Verdict.PARTIAL)
+_HALF = (*_LOST, Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED)
+
+FORWARD = Family(side=Side.NNSIGHT, point=Point.FORWARD, verdicts=_LOST, places="middle")
+FAMILIES = (FORWARD,)
 
 
 @dataclass
@@ -90,102 +92,70 @@ def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> 
     return module.register_forward_hook(hook)
 
 
+@FORWARD.fault(
+    "edit-undone",
+    cases=("steering.middle-small-one", "steering.middle-large-all", "ablation.middle"),
+    quick=True,
+)
 def undone(model: nn.Module, now: Moment) -> list[Any]:
-    """Give the layer after the written one its input of the clean run."""
-    assert now.at is not None  # noqa: S101 - every variant names a layer
-    last = now.at + 1 == now.layers
-    after = final_norm(model, now.layers) if last else layer(model, now.at + 1, now.layers)
+    """The layer after the one that was written is given what was there before."""
+    after = _after(model, now)
     return [_give_clean_input(after, lambda _: True)] if after is not None else []
 
 
+FORWARD.add(
+    "edit-undone-last",
+    undone,
+    "The final norm is given what was there before the last layer was written.",
+    cases="steering.last-small-one",
+    places="last",
+)
+FORWARD.add(
+    "raw-undone",
+    undone,
+    "A module's output is set to zero in place, and the next layer is given what was there.",
+    cases="raw.write_first",
+    backends="hf",
+)
+FORWARD.add(
+    "raw-undone-sum",
+    undone,
+    "As `raw-undone`, where the stream is the sum of the two parts of an output.",
+    cases="raw.write_sum",
+    backends=VLLM,
+    architectures=("llama", "gemma2"),
+)
+
+
+@FORWARD.fault("edit-fades", cases=("steering.middle-small-one", "ablation.middle"))
 def fades(model: nn.Module, now: Moment) -> list[Any]:
-    """Give the final norm its input of the clean run; every layer still shows the edit."""
+    """Every layer shows the edit, and the head is given what it had without."""
     norm = final_norm(model, now.layers)
     return [_give_clean_input(norm, lambda _: True)] if norm is not None else []
 
 
+@FORWARD.fault("edit-cached-only", cases="multigen.write", verdicts=_HALF)
 def cached_only(model: nn.Module, now: Moment) -> list[Any]:
-    """Keep the prompt's edit only in the next layer's keys and values."""
-    assert now.at is not None  # noqa: S101
-    after = layer(model, now.at + 1, now.layers)
+    """Of a prompt the edit is in the keys and values of the next layer, and nowhere else."""
+    after = layer_of(model, now, 1)
     return [_give_clean_output(after, lambda forward: forward == 0)] if after is not None else []
 
 
+@FORWARD.fault("edit-present-only", cases="multigen.write", verdicts=_HALF)
 def present_only(model: nn.Module, now: Moment) -> list[Any]:
-    """Make later steps attend to keys and values without the edit."""
-    assert now.at is not None  # noqa: S101
-    layers = [layer(model, index, now.layers) for index in range(now.at + 1, now.layers)]
-    local = [part for part in layers if part is not None]
+    """Later steps attend to keys and values as if nothing had been written before."""
+    assert now.at is not None  # noqa: S101 - every variant names a layer
+    later = [layer_of(model, now, further) for further in range(1, now.layers - now.at)]
+    local = [part for part in later if part is not None]
     branches = [branch for part in local if (branch := attention(part)) is not None]
     if local and not branches:
         raise Inexpressible("the layers have no attention of their own")
     return [_give_clean_output(branch, lambda forward: forward > 0) for branch in branches]
 
 
-def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
-    defaults: dict[str, Any] = {
-        "side": Side.NNSIGHT,
-        "point": Point.FORWARD,
-        "verdicts": _LOST,
-        "places": ("middle",),
-    }
-    return Fault(id=name, act=act, cases=cases, **(defaults | more))
-
-
-FAULTS = (
-    _fault(
-        "edit-undone",
-        undone,
-        "steering.middle-small-one",
-        "steering.middle-large-all",
-        "ablation.middle",
-        quick=True,
-        summary="The layer after the one that was written is given what was there before.",
-    ),
-    _fault(
-        "edit-undone-last",
-        undone,
-        "steering.last-small-one",
-        places=("last",),
-        summary=("The final norm is given what was there before the last layer was written."),
-    ),
-    _fault(
-        "edit-fades",
-        fades,
-        "steering.middle-small-one",
-        "ablation.middle",
-        summary="Every layer shows the edit, and the head is given what it had without.",
-    ),
-    # What could show that the write arrived is itself wrong, so this is reported. A report that the
-    # check had no power would blame nobody.
-    _fault(
-        "edit-unseen",
-        no_mlp,
-        "ablation.middle",
-        "steering.middle-large-all",
-        side=Side.ENGINE,
-        verdicts=frozenset({Verdict.WRONG}),
-        places=("last",),
-        summary=(
-            "The last layer's MLP adds nothing, with an edit and without: of few "
-            "layers all that comes after the written one is wrong, and nothing shows "
-            "if the edit arrived."
-        ),
-    ),
-    _fault(
-        "edit-cached-only",
-        cached_only,
-        "multigen.write",
-        verdicts=_HALF,
-        summary=(
-            "Of a prompt the edit is in the keys and values of the next layer, and nowhere else."
-        ),
-    ),
-    _fault(
-        "edit-present-only",
-        present_only,
-        "multigen.write",
-        verdicts=_HALF,
-        summary=("Later steps attend to keys and values as if nothing had been written before."),
-    ),
-)
+def _after(model: nn.Module, now: Moment) -> nn.Module | None:
+    """Return what comes after the layer: the next one, or the final norm. None if another process
+    holds it.
+    """
+    is_last = now.at is not None and now.at + 1 == now.layers
+    return final_norm(model, now.layers) if is_last else layer_of(model, now, 1)

@@ -1,4 +1,4 @@
-"""Changes that must not be flagged: none, a repetition, or another correct computation."""
+"""Changes that must not be flagged, and faults that only open the engine with other options."""
 
 from __future__ import annotations
 
@@ -7,19 +7,55 @@ from typing import Any
 from torch import nn
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.faults.forward import CASES, OFF
 from conformance.selftest.faults.model import layer
 
-PASSES = frozenset({Verdict.EXACT, Verdict.MATCH})
-CASES = ("clean.pair", "read_all.pair", "steering.middle-small-one", "ablation.middle")
+OPTIONS = Family(side=Side.ENGINE, point=Point.NOWHERE, verdicts=OFF, backends=VLLM, alone=True)
+#: None, a repetition, or another correct computation.
+QUIET = Family(
+    side=Side.ENGINE,
+    point=Point.NOWHERE,
+    cases=(*CASES, "steering.middle-small-one", "ablation.middle"),
+    verdicts=(Verdict.EXACT, Verdict.MATCH),
+    silent=True,
+    quick=True,
+)
+FAMILIES = (QUIET, OPTIONS)
 
 
-def nothing(value: Any, now: Moment) -> Any:
+def unchanged(value: Any, now: Moment) -> Any:
     return value
 
 
+QUIET.add(
+    "repeat",
+    unchanged,
+    "Nothing: the same cell is observed a second time.",
+    side=Side.HARNESS,
+    cases=(*QUIET.common["cases"], "multigen.cross"),
+)
+QUIET.add(
+    "eager-attention",
+    unchanged,
+    "transformers computes attention by its eager implementation: a baseline run.",
+    backends="hf",
+    alone=True,
+    options={"attn_implementation": "eager"},
+)
+
+
+@QUIET.fault(
+    "noise-only",
+    point=Point.FORWARD,
+    backends=VLLM,
+    architectures="llama",
+    precision=Precision.BF16,
+)
 def rounded_before_norm(model: nn.Module, now: Moment) -> list[Any]:
-    """Add the two summands in bf16 before the fused norm, not in float32 inside it."""
+    """The two summands of the stream are added in bf16 before the fused norm, not in float32 inside
+    it: an allowed rounding.
+    """
 
     def add(module: Any, args: Any) -> Any:
         if len(args) < 2 or args[1] is None or args[0].shape != args[1].shape:
@@ -36,47 +72,22 @@ def rounded_before_norm(model: nn.Module, now: Moment) -> list[Any]:
     return handles
 
 
-FAULTS = (
-    Fault(
-        id="repeat",
-        side=Side.HARNESS,
-        point=Point.NOWHERE,
-        act=nothing,
-        cases=(*CASES, "multigen.cross"),
-        verdicts=PASSES,
-        silent=True,
-        quick=True,
-        summary="Nothing: the same cell is observed a second time.",
-    ),
-    Fault(
-        id="noise-only",
-        side=Side.ENGINE,
-        point=Point.FORWARD,
-        act=rounded_before_norm,
-        cases=CASES,
-        verdicts=PASSES,
-        backends=("vllm-pp1", "vllm-pp2"),
-        architectures=("llama",),
-        silent=True,
-        quick=True,
-        precision=Precision.BF16,
-        summary=(
-            "The two summands of the stream are added in bf16 before the fused norm, "
-            "not in float32 inside it: an allowed rounding."
-        ),
-    ),
-    Fault(
-        id="eager-attention",
-        side=Side.ENGINE,
-        point=Point.NOWHERE,
-        act=nothing,
-        cases=CASES,
-        verdicts=PASSES,
-        backends=("hf",),
-        silent=True,
-        alone=True,
-        quick=True,
-        options={"attn_implementation": "eager"},
-        summary=("transformers computes attention by its eager implementation: a baseline run."),
-    ),
+OPTIONS.add(
+    "softcap-window",
+    unchanged,
+    "The sliding window of attention is ignored.",
+    cases="long_context.all",
+    parts="long",
+    options={"hf_overrides": {"sliding_window": 4096}},
+)
+_UNSTRETCHED = {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5}
+OPTIONS.add(
+    "longrope-factors",
+    unchanged,
+    "Rotary positions are not stretched by the factors of the config.",
+    cases=CASES,
+    architectures="phi3",
+    # The error is so large that no reading of the probe prompt is the stream; that is reported.
+    verdicts=(*OFF, Verdict.STRUCTURE),
+    options={"hf_overrides": {"rope_parameters": _UNSTRETCHED}},
 )

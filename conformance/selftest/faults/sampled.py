@@ -17,11 +17,13 @@ from unittest import mock
 from torch import Tensor, nn
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import Fault, Moment, Point
+from conformance.selftest.fault import Family, Moment, Point
 
-WRONG = frozenset({Verdict.WRONG})
 #: The logits of a step, one row per request → the logits that its ids are chosen by.
 Weigh = Callable[[Tensor], Tensor]
+
+SAMPLED = Family(side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG)
+FAMILIES = (SAMPLED,)
 
 
 def _replaced(owner: Any, name: str, value: Any) -> SimpleNamespace:
@@ -36,14 +38,28 @@ def without_largest(logits: Tensor) -> Tensor:
     return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
 
 
+@SAMPLED.fault("runner-up", cases=("multigen.read", "result.all"), doses=(0, 3))
 def runner_up(model: nn.Module, now: Moment) -> list[Any]:
-    """Take the second-best id in one step of the case's first generation."""
+    """In one step the engine generates the second best id and goes on from it, so that logits and
+    id disagree in that step alone.
+    """
     steps = count()
 
     def weigh(logits: Tensor) -> Tensor:
         return without_largest(logits) if next(steps) == int(now.dose) else logits
 
     return [_in_generate(model, weigh) if hasattr(model, "generate") else _in_sampler(weigh)]
+
+
+# In bf16 a margin excuses a second that is nearly as large; its own step's logits do not.
+SAMPLED.add(
+    "runner-up-bf16",
+    runner_up,
+    "The same in bf16, where the second best may be near enough that noise excuses it.",
+    cases="result.all",
+    doses=0,
+    precision=Precision.BF16,
+)
 
 
 def _in_generate(model: Any, weigh: Weigh) -> SimpleNamespace:
@@ -66,31 +82,3 @@ def _in_sampler(weigh: Weigh) -> SimpleNamespace:
     return _replaced(
         sampler, "greedy_sample", staticmethod(lambda logits: largest(weigh(logits).contiguous()))
     )
-
-
-def _fault(name: str, **more: Any) -> Fault:
-    defaults: dict[str, Any] = {"side": Side.ENGINE, "point": Point.FORWARD, "verdicts": WRONG}
-    return Fault(id=name, act=runner_up, **(defaults | more))
-
-
-FAULTS = (
-    _fault(
-        "runner-up",
-        cases=("multigen.read", "result.all"),
-        doses=(0, 3),
-        summary=(
-            "In one step the engine generates the second best id and goes on from it,"
-            " so that logits and id disagree in that step alone."
-        ),
-    ),
-    # In bf16 a margin excuses a second that is nearly as large; its own step's logits do not.
-    _fault(
-        "runner-up-bf16",
-        cases=("result.all",),
-        doses=(0,),
-        precision=Precision.BF16,
-        summary=(
-            "The same in bf16, where the second best may be near enough that noise excuses it."
-        ),
-    ),
-)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.engines import ENGINES, FRONTS, Engine, Refused, load_engine
-from conformance.records import Case, Group, Job
+from conformance.records import Case, Group, Job, Site
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
 from conformance.selftest.faults import FAULTS
@@ -61,7 +61,7 @@ class FaultyEngine:
                 observed = self.real.run(scenario, plain)
                 if scenario.name in WITHOUT_NNSIGHT:  # nothing returned here passed nnsight's hooks
                     return observed
-                return switch.passes(Point.RETURNED, dict(observed))  # type: ignore[no-any-return]
+                return _returned(observed)
         except Inexpressible as error:
             raise Refused(f"not expressible here: {error}") from error
         except Exception as error:
@@ -87,38 +87,40 @@ class FaultyEngine:
     @contextmanager
     def _armed(self, variant: Variant) -> Iterator[None]:
         """Switch the fault on in this process and in every process of the engine."""
-        layers = len(self.real.lm.layers)
-        noise = tuple(self.real.probe.noise)
-        traced = self.real.lm.layers
-        model = switch.Traced(traced.path, traced.layout)
-        armed = switch.Armed(variant, layers, noise=noise, model=model)
+        layers, noise = self.real.lm.layers, tuple(self.real.probe.noise)
+        named = {"path": layers.path, "layout": layers.layout}
+        armed = switch.Armed(variant, len(layers), noise=noise, **named)
         try:
             switch.arm(armed)
             if self.kind == "hf":
                 refusals = [hooks.hook_model(armed, self.real.model._module)]  # noqa: SLF001
             else:
-                refusals = self._tell_workers(variant.id, layers, noise, model)
+                refusals = self._tell_workers(variant.id, armed)
             if all(refusals):
                 raise Inexpressible(refusals[0])
             yield
         finally:
             switch.disarm()
             if self.kind in FRONTS:
-                self._tell_workers("", layers, noise, model)
+                self._tell_workers("", armed)
 
-    def _tell_workers(
-        self, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
-    ) -> list[str]:
+    def _tell_workers(self, name: str, armed: switch.Armed) -> list[str]:
+        state = (name, armed.layers, list(armed.noise), armed.path, armed.layout)
         refusals: list[str]
         if self.kind == "vllm":  # its core is in this process and can send functions to its workers
             engine = self.real.model.vllm_entrypoint.llm_engine
-            state = (name, layers, noise, model)
             refusals = engine.collective_rpc(hooks.arm_worker, args=state)
         else:
-            refusals = self.real.lm.rpc(
-                hooks.TOLD, name, layers, list(noise), model.path, model.layout
-            )
+            refusals = self.real.lm.rpc(hooks.TOLD, *state)
         return refusals
+
+
+def _returned(observed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a case's observations with the fault in them."""
+    if not switch.acts(Point.RETURNED):
+        return observed
+    by_site = {Site.parse(name): value for name, value in observed.items()}
+    return {str(site): value for site, value in switch.passes(Point.RETURNED, by_site).items()}
 
 
 def within_reach() -> None:

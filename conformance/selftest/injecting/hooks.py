@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
+from conformance.selftest.fault import SKIPPED, Inexpressible, Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.injecting import handed, switch
 
@@ -43,7 +43,8 @@ def install(engine: str, *, pipeline: int) -> None:
     _held(TracedAttention)
     _skip(TracedLayer)
     _path(TracedLayers)
-    _stop()
+    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
+    _unless_prevented(tracer, "stop", Point.STOP)
     _POINTS.installed = True
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer, without_padding
@@ -58,7 +59,8 @@ def install(engine: str, *, pipeline: int) -> None:
     _lm(VLLMModel)
     _spans()
     _collected()
-    _told_by_name()
+    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").HarnessRPC
+    setattr(rpc, TOLD, arm_worker)
     if pipeline > 1:
         _relay()
 
@@ -70,14 +72,7 @@ def _stream(kind: Any) -> None:
         value = original.fget(self)
         return switch.passes(Point.READ, value, _index(self), lambda: self.envoy.output)
 
-    def write(self: Any, value: Any) -> None:
-        new = switch.passes(Point.WRITE, value, _index(self), lambda: self.envoy.output)
-        if isinstance(new, Raw):
-            self.envoy.output = new.output
-        elif new is not SKIPPED:
-            original.fset(self, new)
-
-    kind.stream = property(read, write)
+    kind.stream = property(read, original.fset)
 
 
 def _part(kind: Any, name: str, point: Point) -> None:
@@ -111,6 +106,10 @@ def _layer_of(part: Any) -> int | None:
     return int(inside.group(1)) if inside else None
 
 
+def _index(layer: Any) -> int:
+    return int(layer.envoy.path.rsplit(".", 1)[1])
+
+
 def _skip(kind: Any) -> None:
     def skip(self: Any) -> None:
         inputs = self.envoy.inputs
@@ -121,17 +120,6 @@ def _skip(kind: Any) -> None:
     # Imported by name: the parent also reads this module, and has no engine installed.
     passed_on = importlib.import_module("conformance.engines.model_parts").passed_on
     kind.skip = skip
-
-
-def _stop() -> None:
-    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
-    original = tracer.stop
-
-    def stop(self: Any) -> None:
-        if switch.passes(Point.STOP, value=True):
-            original(self)
-
-    tracer.stop = stop
 
 
 def _path(kind: Any) -> None:
@@ -148,13 +136,21 @@ def _path(kind: Any) -> None:
     kind.__getitem__ = item
 
 
-def _index(layer: Any) -> int:
-    return int(layer.envoy.path.rsplit(".", 1)[1])
+def _unless_prevented(kind: Any, name: str, point: Point) -> None:
+    """Let a method be called only if the point lets it."""
+    original = getattr(kind, name)
+
+    def called(self: Any) -> None:
+        if switch.passes(point, value=True):
+            original(self)
+
+    setattr(kind, name, called)
 
 
 def _lm(kind: Any) -> None:
-    kind.token = _passed_through(kind.__dict__["token"], Point.CHOICE)
-    trace = kind.trace
+    token = kind.__dict__["token"]
+    trace, lens, generated = kind.trace, kind.lens, kind.generated
+    extracted, force = kind.extracted, kind.force
 
     def traced(self: Any, *prompt: Any, **how: Any) -> Any:
         changed = switch.passes(Point.ASKED, how)
@@ -162,40 +158,25 @@ def _lm(kind: Any) -> None:
             return self.model.trace(*prompt)
         return trace(self, *prompt, **changed)
 
-    kind.trace = traced
-    lens, clear, generated = kind.lens, kind.clear_edits, kind.generated
-
     def through_lens(self: Any, stream: Any) -> Any:
         return switch.passes(Point.LENS, lens(self, stream), raw=lambda: (self, stream))
-
-    def cleared(self: Any) -> None:
-        if switch.passes(Point.CLEAR, value=True):
-            clear(self)
-
-    extracted = kind.extracted
 
     def handed_out(self: Any, *layers: Any) -> Any:
         rows = extracted(self, *layers)
         return {at: switch.passes(Point.EXTRACTED, value, at) for at, value in rows.items()}
-
-    kind.extracted = handed_out
-    force = kind.force
 
     def forced(self: Any, token: int) -> None:
         new = switch.passes(Point.FORCE, token)
         if new is not SKIPPED:
             force(self, new)
 
-    kind.force = forced
-    kind.lens = through_lens
-    kind.clear_edits = cleared
-    kind.generated = staticmethod(
-        lambda result, steps: switch.passes(Point.RESULT, generated(result, steps))
-    )
+    def ids(result: Any, steps: int) -> Any:
+        return switch.passes(Point.RESULT, generated(result, steps))
 
-
-def _passed_through(original: Any, point: Point) -> property:
-    return property(lambda self: switch.passes(point, original.fget(self)))
+    kind.token = property(lambda self: switch.passes(Point.CHOICE, token.fget(self)))
+    kind.trace, kind.lens, kind.generated = traced, through_lens, staticmethod(ids)
+    kind.extracted, kind.force = handed_out, forced
+    _unless_prevented(kind, "clear_edits", Point.CLEAR)
 
 
 def _spans() -> None:
@@ -233,17 +214,6 @@ def _collected() -> None:
 TOLD = "selftest_arm"
 
 
-def _told_by_name() -> None:
-    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").HarnessRPC
-
-    def arm(
-        self: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
-    ) -> str:
-        return arm_worker(self, name, layers, tuple(noise), switch.Traced(path, layout))
-
-    setattr(rpc, TOLD, arm)
-
-
 def _relay() -> None:
     from conformance.engines.vllm.relay import stage
     from conformance.engines.vllm.relay.replay import RelayInterleaver, replay
@@ -271,7 +241,7 @@ def _relay() -> None:
 
 
 def arm_worker(
-    worker: Any, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
+    worker: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
 ) -> str:
     """Switch a fault on in a process of vLLM, also in its model. Return "" or why that fails."""
     from conformance.engines.vllm.inside.worker_rpc import pipeline_place
@@ -282,7 +252,8 @@ def arm_worker(
     stage, stages = pipeline_place()
     if not _POINTS.installed:  # not forked from a process with the points
         install("vllm", pipeline=stages)
-    armed = switch.Armed(find(FAULTS, name), layers, stage, stages, noise, model)
+    variant = find(FAULTS, name)
+    armed = switch.Armed(variant, layers, stage, stages, tuple(noise), path, layout)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 

@@ -10,24 +10,19 @@ from typing import Any
 from conformance.selftest.fault import Moment, Point, Variant
 
 
-@dataclass(frozen=True)
-class Traced:
-    """What a process must know about the traced model: the path of its layers, and their layout."""
-
-    path: str = ""
-    layout: str = ""
-
-
 @dataclass
 class Armed:
-    """The active variant, and what it needs to know about this process."""
+    """The active variant, and what it needs to know about this process and about the traced model:
+    the path of its layers, and the layout of their outputs.
+    """
 
     variant: Variant
     layers: int
     stage: int = 0
     stages: int = 1
     noise: tuple[float, ...] = ()
-    model: Traced = Traced()
+    path: str = ""
+    layout: str = ""
     memory: dict[Any, Any] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
@@ -74,7 +69,7 @@ def acts(point: Point) -> bool:
 
 def layer_of(location: str, what: str = "output") -> int | None:
     """Return the layer whose output (or input) has this name in nnsight; None for other values."""
-    path = _SWITCH.armed.model.path if _SWITCH.armed else ""
+    path = _SWITCH.armed.path if _SWITCH.armed else ""
     match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.{what}$", location) if path else None
     return int(match.group(1)) if match else None
 
@@ -89,7 +84,7 @@ def written(location: str) -> int | None:
 
 def layout() -> str:
     """Return the layout: how a layer's output holds the stream."""
-    return _SWITCH.armed.model.layout if _SWITCH.armed else ""
+    return _SWITCH.armed.layout if _SWITCH.armed else ""
 
 
 def passes(
@@ -102,4 +97,5 @@ def passes(
     armed = _SWITCH.armed
     if armed is None or armed.variant.fault.point is not point:
         return value
-    return armed.variant.fault.act(value, armed.moment(layer, raw))
+    fault, moment = armed.variant.fault, armed.moment(layer, raw)
+    return fault.act(value, moment) if moment.acts_here or fault.everywhere else value
