@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from conformance.diff import ChangeKind, compare, document, headline
-from conformance.diff.paired_columns import by_backend
+from conformance.diff.columns import match_columns
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import (
     Answer,
@@ -279,7 +279,7 @@ def test_a_backend_on_another_environment_is_compared_by_its_own_name():
     ]
     # Two environments of one backend in one run: neither is meant more than the other.
     both = results(cells=[cell(backend=old), cell(backend=new)])
-    assert {one.id for one in both.cells} == {one.id for one in by_backend(both, b)[0].cells}
+    assert {one.id for one in both.cells} == {one.id for one in match_columns(both, b)[0].cells}
 
 
 def test_beside_a_common_column_the_environments_of_one_tree_are_compared():

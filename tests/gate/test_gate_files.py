@@ -8,8 +8,7 @@ import pytest
 
 from conformance.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.gate import decide, document, headline, write
-from conformance.gate.badge import badge
-from conformance.gate.junit import junit
+from conformance.gate.files import badge, junit
 from conformance.records import Verdict
 from conformance.report.render import markdown
 from conformance.report.render.markdown import plain

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.history import document, stored
-from conformance.history.stored import past
+from conformance.history import document, past, stored
 from conformance.records import Finding, Group, Precision, Results, Verdict
 from conformance.report.render import markdown
 from conformance.store import RunFolder

@@ -16,7 +16,7 @@ from conformance.records import (
     Verdict,
 )
 from conformance.report.html import render
-from conformance.report.sections.hard_variants import section
+from conformance.report.sections.comparisons import compare_variants as section
 from conformance.report.sections.section import Table, texts
 from tests import known_runs
 

@@ -15,7 +15,7 @@ from conformance.records import (
     Results,
     Verdict,
 )
-from conformance.report.sections.libraries import section
+from conformance.report.sections.comparisons import compare_libraries as section
 from conformance.report.sections.section import Table, texts
 from tests import known_runs
 

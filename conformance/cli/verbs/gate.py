@@ -48,6 +48,7 @@ def gate(
 
     from conformance import gate as gates
     from conformance.checkpoints import cache_folder
+    from conformance.expectations.entries import refuse_unmatched
     from conformance.planning.trust import of_plan
     from conformance.report import render
     from conformance.report.progress import Progress
@@ -61,7 +62,7 @@ def gate(
             planned = of_plan(folder.plan())
             selecting.require_known(planned, folder.path, choice, trust=trust)
     else:
-        gates.refuse_unmatched(known, every)
+        refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)
         selecting.executed(folder, choice.scenarios, running, known=known)
     check = partial(gates.check, folder, known, every, selecting.today(), strict=strict)

@@ -13,7 +13,7 @@ from conformance.planning import selection
 
 if TYPE_CHECKING:
     from conformance.records import Results
-    from conformance.report.sections.changes import Changes
+    from conformance.report.sections.comparisons import Changes
 
 
 def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_moves")]) -> None:
@@ -84,13 +84,13 @@ def _merged(names: list[str], against: str, reports: Path) -> Path:
 
 
 def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:
-    from conformance.diff import since
+    from conformance import diff
 
     if against == "none":
         return None
     if against:
-        return since.between(selecting.open_run(reports, against).results(), results)
-    return since.last(path, results)
+        return diff.changes_between(selecting.open_run(reports, against).results(), results)
+    return diff.changes_since_last(path, results)
 
 
 def schema() -> None:
