@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.cli.new_project import FOLDER
+from conformance.cli.verbs.project import FOLDER
 from conformance.records import Cell, Footer, Model, Thresholds
 from conformance.store import RunFolder, RunPlan
 from tests import known_runs

@@ -12,7 +12,7 @@ import typer
 from conformance.bisect.search import CONFIRM, USUAL, Class, SignaturePart
 from conformance.checkpoints import cache_folder
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, Reports, RunOptions, Trust, Without, err, out
+from conformance.cli.options import Choice, Reports, RunOptions, Trust, Without, err, out, say
 from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import selection
 
@@ -109,7 +109,7 @@ def bisect(
     report = reporting.make(folder.read(), conclusion, folder, cache_folder())
     page = document.write(report, folder)
     terminal.document(document.document(report), out)
-    out.print(f"{page}", soft_wrap=True)
+    say(f"{page}")
     raise typer.Exit(report.exit_code)
 
 

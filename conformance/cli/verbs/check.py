@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from conformance.checkpoints import cache_folder
 from conformance.cli import engines, selecting
-from conformance.cli.options import Manifest, err, out
+from conformance.cli.options import Manifest, err, note, out
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def check(
     engines.needed()
     from conformance import execution
     from conformance.check import gather, kept
-    from conformance.checkpoints import cache_folder
     from conformance.dumps import reading
     from conformance.planning import trust
     from conformance.runner import TimeLimits
@@ -153,7 +153,7 @@ def _fix(asked: Asked, answered: Iterable[Answered]) -> None:
 
     texts = {str(file.path): file.text for file in asked.files}
     for line in fixing.write([one.checked for one in answered], texts):
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+        note(line)
 
 
 def _as_given(context: typer.Context) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ def _say(status: Status, words: str) -> None:
 def _tell(status: Status, words: str) -> None:
     """Print a line that stays."""
     with _paused(status):
-        err.print(words, markup=False, highlight=False, soft_wrap=True)
+        note(words)
 
 
 @contextmanager

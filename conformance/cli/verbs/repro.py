@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, Folder, Manifest, Reports, err
+from conformance.cli.options import Choice, Folder, Manifest, Reports, err, note
 from conformance.errors import ConformanceError
 from conformance.repro.upstream import UpstreamProject
+from conformance.scenario import discover
 
 if TYPE_CHECKING:
     from conformance.records import CellResult, Column, Model, Results
@@ -104,13 +105,11 @@ def _beside(path: Path, target: Path) -> None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    err.print(f"it reads {target}", markup=False, highlight=False, soft_wrap=True)
+    note(f"it reads {target}")
 
 
 def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
     """Return the scenario. Raises ConformanceError if it is not the one that the run used."""
-    from conformance.scenario import discover
-
     scenario = discover(folders).get(cell.scenario)
     if scenario is None:
         raise ConformanceError(
