@@ -17,8 +17,7 @@ from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
-from conformance.repro import issue, script
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject, issue, script
 from conformance.runner import Event, TimeLimits
 from conformance.runner import run as run_jobs
 

@@ -9,8 +9,7 @@ import pytest
 
 from conformance.errors import ConformanceError
 from conformance.records import Attribution, Backend, Column, Side, Verdict
-from conformance.repro import issue, script
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject, issue, script
 from tests.repro.conftest import Told
 
 SCRIPT = "import torch\n# ```\nprint('````')\n"

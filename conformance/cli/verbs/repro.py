@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, Folder, Manifest, Reports, err, note
+from conformance.cli.options import Choice, Folder, Manifest, Reports, note
 from conformance.errors import ConformanceError
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject
 from conformance.scenario import discover
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def _written(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     typer.echo(path)
-    err.print(
-        f"run it with: {sys.executable} {path}", markup=False, highlight=False, soft_wrap=True
-    )
+    note(f"run it with: {sys.executable} {path}")
 
 
 def _beside(path: Path, target: Path) -> None:
@@ -122,12 +120,9 @@ def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
             path=scenario.path,
             remedy=f"run again: {cell.command}",
         )
-    then = next((info for info in results.scenarios if info.id == scenario.name), None)
-    now = scenario.info()
-    if then is None or (then.trace_source, then.reference_source) != (
-        now.trace_source,
-        now.reference_source,
-    ):
+    then = [info for info in results.scenarios if info.id == scenario.name]
+    sources = [(info.trace_source, info.reference_source) for info in (*then, scenario.info())]
+    if not then or sources[0] != sources[-1]:
         raise ConformanceError(
             f"the scenario {scenario.name!r} is not what it was in run {results.run.id}",
             path=scenario.path,
