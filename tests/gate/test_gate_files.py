@@ -5,6 +5,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.gate import decide, document, headline, write
@@ -120,9 +122,13 @@ def test_the_steps_summary_is_appended_to(tmp_path):
     assert (tmp_path / "out" / "summary.md").read_text() in step.read_text()
 
 
-def test_text_of_a_run_is_one_harmless_line():
+@given(st.text())
+def test_text_of_a_run_is_one_harmless_line(text):
+    said = plain(text)
+    assert len(said.splitlines()) <= 1 and len(plain("x" * 1000)) == 300
+    assert "<" not in said and ">" not in said
+    assert "|" not in said.replace("\\|", "")
     assert plain("a|b\nc `d`") == "a\\|b c \\`d\\`"
-    assert len(plain("x" * 1000)) == 300
 
 
 def test_a_stale_entry_is_one_line_however_many_cells_it_has():
