@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -79,70 +80,6 @@ scenarios = ["built-in", "{FOLDER}"]
 known = "known.yaml"
 """
 
-_MODELS = """\
-# The models of this project, beside the built-in ones. `conformance list` shows the cells that a
-# run would have, `conformance validate` reads this file.
-extends: built-in
-
-models:
-  my-model: # a small model with random weights, made on the spot
-    architecture: llama
-    tiny: { intermediate_size: 704, num_key_value_heads: 2 }
-  # a real one: sources are tried in order
-  # my-real-model:
-  #   architecture: qwen2
-  #   sources:
-  #     - path: /data/my-real-model
-  #     - hub: me/my-real-model
-  #       revision: a commit
-"""
-
-_KNOWN = """\
-# What is expected not to pass: `conformance known update` proposes entries. What is known of the
-# built-in models and scenarios holds besides.
-extends: built-in
-
-known: []
-"""
-
-_SCENARIO = '''\
-"""Halve: half of the residual stream after one layer, for every token.
-
-Read back at the layer, at every later one and in the logits.
-"""
-
-from conformance import scenario
-
-
-def block(lm, case):
-    """What each prompt's block does. In the clean run, which the write is compared with,
-    the case is not active.
-    """
-    at = case.layers["at"]
-    if case.active:
-        lm.layers[at].stream = lm.layers[at].stream * 0.5
-    after = range(at, len(lm.layers))
-    return {"stream": {index: lm.layers[index].stream for index in after}, "logits": lm.logits}
-
-
-@scenario(layers={"at": ("first", "middle")}, twin=True)
-def halve(lm, case):
-    with lm.trace() as tracer:
-        with tracer.invoke(case.prompts[0]):
-            first = block(lm, case).save()
-        with tracer.invoke(case.prompts[1]):
-            second = block(lm, case).save()
-    return [first, second]
-
-
-@halve.reference
-def _(model, case):
-    at = case.layers["at"]
-    edits = {at: lambda stream, earlier: stream * 0.5} if case.active else {}
-    runs = [model.run(prompt, edits=edits) for prompt in case.prompts]
-    return [{"stream": run.after(at), "logits": run.logits} for run in runs]
-'''
-
 
 def start(folder: Path) -> tuple[Path, ...]:
     """Write the files and return their paths. Raises ConformanceError, before writing anything, if
@@ -152,11 +89,12 @@ def start(folder: Path) -> tuple[Path, ...]:
 
     settings = folder / "pyproject.toml"
     before = text_file.read(settings) if settings.is_file() else ""
+    first = resources.files("conformance.cli") / "new_project"
     texts = {
-        folder / "models.yaml": _MODELS,
-        folder / "known.yaml": _KNOWN,
+        folder / "models.yaml": (first / "models.yaml").read_text("utf-8"),
+        folder / "known.yaml": (first / "known.yaml").read_text("utf-8"),
         folder / FOLDER / "__init__.py": '"""Scenarios of this project."""\n',
-        folder / FOLDER / "halve.py": _SCENARIO,
+        folder / FOLDER / "halve.py": (first / "halve.txt").read_text("utf-8"),
     }
     for path in texts:
         if path.exists():
