@@ -238,7 +238,7 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
 
 def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
     """Return the first run with a cell that this text names, as its whole id or else as a part."""
-    from conformance.report.cell_text import MEANT
+    from conformance.report.terminal_text import MEANT
 
     if not text:
         return next(iter(runs), None)

@@ -21,8 +21,8 @@ from conformance.records import (
     ScenarioInfo,
     Side,
 )
-from conformance.report.cell_text import context
 from conformance.report.render.markdown import plain
+from conformance.report.terminal_text import context
 from conformance.report.words import number, reasoning, times
 from conformance.repro import UpstreamProject
 from conformance.shortening import clip

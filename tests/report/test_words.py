@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.records import CellResult, Gain, Relation, Results, Verdict
-from conformance.report import cell_text, words
+from conformance.report import terminal_text, words
 
 
 def said(results: Results, cell: CellResult) -> str:
-    return "\n".join(words.reasoning(cell, cell_text.context(results, cell)))
+    return "\n".join(words.reasoning(cell, terminal_text.context(results, cell)))
 
 
 def first(results: Results, verdict: Verdict) -> CellResult:

@@ -54,7 +54,7 @@ def repro(
     """
     engines.needed()
     from conformance.planning.trust import Executed
-    from conformance.report import cell_text
+    from conformance.report import terminal_text
     from conformance.repro import issue as issues
     from conformance.repro import of_check, script
 
@@ -65,7 +65,7 @@ def repro(
     if folder.is_check:
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        answers = [of_check.script_of(folder, one) for one in cell_text.find_all(results, cell)]
+        answers = [of_check.script_of(folder, one) for one in terminal_text.find_all(results, cell)]
         for answer in answers:
             known(answer.executed())
         for answer in answers:
@@ -74,7 +74,7 @@ def repro(
             for data, path in answer.beside().items():
                 _beside(path, output / data)
         return
-    result = script.shareable(cell_text.find(results, cell))
+    result = script.shareable(terminal_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
     recorded = script.recorded(results, result, model, column)

@@ -52,7 +52,7 @@ def run(
     submitted at a time, by default all that can start.
     """
     engines.needed()
-    from conformance.report.terminal_summary import summary
+    from conformance.report.terminal_text import summary
 
     with selecting.join_cluster(on, running) as allocate:
         if resume:
@@ -97,7 +97,7 @@ def judge(
 
     from conformance import execution
     from conformance.check import kept
-    from conformance.report.terminal_summary import summary
+    from conformance.report.terminal_text import summary
 
     if folder.is_check:
         if widen != 1 or strict_numerics:

@@ -34,11 +34,11 @@ def show(
     reports: Reports,
 ) -> None:
     """Explain one cell's verdict, with the same reasoning as in the report."""
-    from conformance.report import cell_text
+    from conformance.report import terminal_text
 
     folder = selecting.open_run(reports, name, cell)
     where = selecting.found_with(folder, reports)
-    cell_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
+    terminal_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
 
 
 def report(

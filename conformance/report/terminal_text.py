@@ -1,21 +1,24 @@
-"""One cell on the terminal: the reasoning, the evidence, and the commands that rerun it."""
+"""What the terminal shows of a run, and of a cell: reasoning, evidence, commands to rerun it."""
 
 from __future__ import annotations
 
 import difflib
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import Cell, CellResult, Judged, Limits, Results, Verdict
+from conformance.records import Cell, CellResult, Finding, Judged, Limits, Results, Verdict
 from conformance.report.figures import causes_first
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
-from conformance.report.sections.section import Table, columns, verdict_text
+from conformance.report.sections import gaps as gaps_section
+from conformance.report.sections.findings import CellsSummary, by_group, headline_of, troubles
+from conformance.report.sections.section import Table, Text, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 from conformance.shortening import few
@@ -105,13 +108,15 @@ def show(
     `where` are the arguments that find the run from here. `folder` is where the cell's own command
     was typed, "" for the current one.
     """
-    first, *more = find_all(results, cell_id)
-    _show(results, first, console)
-    _commands(results, first, console, where, folder)
-    for cell in more:
-        console.rule(style="dim")
+    there = f"cd {shlex.quote(folder)} && " if folder else ""
+    for index, cell in enumerate(find_all(results, cell_id)):
+        if index:
+            console.rule(style="dim")
         _show(results, cell, console)
-        _commands(results, cell, console, where, folder)
+        script = repro_command(results.run.id, cell.id, where)
+        for begin, text in (("\nagain: ", there + cell.command), ("alone: ", script)):
+            words = Line(begin, style="bold").append(shown(text), style="default")
+            console.print(words, soft_wrap=True)
 
 
 def _show(results: Results, cell: CellResult, console: Console) -> None:
@@ -121,7 +126,10 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
     console.print(Line(f"{LOOKS[cell.verdict].symbol} {first}", style=STYLES[family(cell.verdict)]))
     for sentence in sentences:
         console.print(Line(f"  {sentence}"))
-    _meaning(results, cell, console)
+    scenario = next((s for s in results.scenarios if s.id == cell.scenario), None)
+    if scenario is not None and scenario.meaning:
+        paragraph = " ".join(scenario.meaning.split("\n\n")[0].split())
+        console.print(Line(f"\n{shown(paragraph)}", style="dim"))
     if cell.observations:
         console.print(Line(f"\nin {cell.precision}", style="bold"))
         blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
@@ -138,31 +146,11 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
     if cell.detail:
         console.print()
         console.print(Line(shown(cell.detail)), soft_wrap=True)
-    if (
-        about.group is not None
-        and about.group.log_tail
-        and family(cell.verdict) in ("broken", "doubt")
-    ):
+    log = about.group.log_tail if about.group else ""
+    if log and family(cell.verdict) in ("broken", "doubt"):
         console.print(Line("\nend of the log", style="bold"))
-        tail = "\n".join(shown(about.group.log_tail).splitlines()[-_LOG_LINES:])
+        tail = "\n".join(shown(log).splitlines()[-_LOG_LINES:])
         console.print(Line(tail, style="dim"), soft_wrap=True)
-
-
-def _commands(
-    results: Results, cell: CellResult, console: Console, where: Sequence[str], folder: str
-) -> None:
-    there = f"cd {shlex.quote(folder)} && " if folder else ""
-    script = repro_command(results.run.id, cell.id, where)
-    for begin, text in (("\nagain: ", there + cell.command), ("alone: ", script)):
-        line_of = Line(begin, style="bold").append(shown(text), style="default")
-        console.print(line_of, soft_wrap=True)
-
-
-def _meaning(results: Results, cell: CellResult, console: Console) -> None:
-    scenario = next((s for s in results.scenarios if s.id == cell.scenario), None)
-    if scenario is not None and scenario.meaning:
-        paragraph = " ".join(scenario.meaning.split("\n\n")[0].split())
-        console.print(Line(f"\n{shown(paragraph)}", style="dim"))
 
 
 def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
@@ -184,3 +172,50 @@ def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
     )
     titles = columns("observation", "verdict", *figures, figures=figures)
     return Table(titles, rows, first=_OBSERVATIONS)
+
+
+_TROUBLES = 12
+
+
+def summary(results: Results, report_path: Path, console: Console) -> None:
+    """Print the matrix of models and backends, known gaps, new findings, and the page's path."""
+    blocks([_matrix(results), *filter(None, [gaps_section.brief(results)])], console)
+    listed = troubles(results)
+    for trouble in listed[:_TROUBLES]:
+        models = few(trouble.models, 4)
+        words = line(verdict_text(trouble.verdict))
+        words.append(
+            shown(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"
+        )
+        if trouble.blamed:
+            words.append(f" · {trouble.blamed}", style="default")
+        if trouble.finding is not Finding.UNEXPECTED:
+            words.append(f" ({trouble.finding})", style="dim")
+        console.print(words)
+        console.print(Line(shown(f"    {trouble.text}"), style="dim"))
+    if len(listed) > _TROUBLES:
+        console.print(f"… and {len(listed) - _TROUBLES} more in the report")
+    console.print()
+    console.print(Line(headline_of(results), style="bold"))
+    if selection := results.selection.words:
+        console.print(Line(shown(selection)))
+    # Not wrapped: a path broken over two lines cannot be clicked or copied.
+    console.print(Line(shown(str(report_path))), soft_wrap=True)
+
+
+def _matrix(results: Results) -> Table:
+    groups = by_group(results)
+    backends = list(dict.fromkeys(backend for _, backend in groups))
+    models = dict.fromkeys(model for model, _ in groups)
+    rows = tuple(
+        (model, *(_total(groups.get((model, backend))) for backend in backends)) for model in models
+    )
+    return Table(columns("model", *backends), rows, first=len(rows))
+
+
+def _total(total: CellsSummary | None) -> str | Text:
+    if total is None:
+        return ""
+    if total.new or total.findings.get(Finding.NUMERICS):
+        return verdict_text(total.verdict, total.word)
+    return verdict_text(Verdict.MATCH if total.passed else Verdict.SKIPPED, total.word)
