@@ -152,11 +152,11 @@ def plain(value: Any) -> Any:
 
 def _column(results: Results, name: str) -> dict[str, Any]:
     """Return a column's backend and where it ran, under the column's name."""
-    column = next((column for column in results.columns if column.id == name), None)
-    if column is None:
-        return {"id": name}
-    where = {key: value for key, value in asdict(column).items() if key != "backend"}
-    return dict(plain({**asdict(column.backend), **where, "id": name}))
+    for column in results.columns:
+        if column.id == name:
+            facts = asdict(column)
+            return dict(plain({**facts.pop("backend"), **facts, "id": name}))
+    return {"id": name}
 
 
 def _index(
