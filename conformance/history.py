@@ -11,6 +11,7 @@ from conformance.expectations import Conclusion, conclusion_of
 from conformance.expectations.conclusion import plural
 from conformance.records import Precision, Results, Verdict, record
 from conformance.report.facts import when
+from conformance.report.grouping import grouped
 from conformance.report.sections.findings import CellsSummary, by_group
 from conformance.report.sections.section import (
     Document,
@@ -78,11 +79,9 @@ def past(results: Results) -> Past:
 
 
 def _versions(results: Results) -> dict[str, tuple[str, ...]]:
-    versions_of: dict[str, dict[str, None]] = {}
-    for versions in (group.versions for group in results.groups):
-        for package, version in versions.items():
-            versions_of.setdefault(package, {})[version] = None
-    return {package: tuple(versions) for package, versions in versions_of.items()}
+    found = dict.fromkeys(pair for group in results.groups for pair in group.versions.items())
+    packages = grouped(found, lambda pair: pair[0])
+    return {name: tuple(version for _, version in own) for name, own in packages.items()}
 
 
 def _margins(results: Results) -> dict[tuple[str, str], float]:
@@ -124,12 +123,8 @@ def document(pasts: Sequence[Past]) -> Document:
 
 
 def _runs(pasts: Sequence[Past]) -> Table:
-    rows = tuple(_run(past, earlier) for past, earlier in _with_earlier(pasts))
-    return Table(columns("run", "what it came to", "versions"), tuple(reversed(rows)))
-
-
-def _with_earlier(pasts: Sequence[Past]) -> list[tuple[Past, Past | None]]:
-    return list(zip(pasts, [None, *pasts[:-1]], strict=True))
+    rows = tuple(map(_run, pasts, (None, *pasts)))
+    return Table(columns("run", "what it came to", "versions"), rows[::-1])
 
 
 def _run(past: Past, earlier: Past | None) -> tuple[Entry, ...]:

@@ -24,6 +24,7 @@ from conformance.bisect.state import BisectFolder, BisectionState, CandidateTria
 from conformance.environments import ENGINES, parse
 from conformance.errors import ExitCode
 from conformance.records import record
+from conformance.report.grouping import grouped
 from conformance.residual_stream import LAYOUTS
 from conformance.shortening import clip
 from conformance.store.files import write_text
@@ -179,14 +180,15 @@ def _sides(state: BisectionState, conclusion: BisectionConclusion) -> tuple[Cand
 
 
 def _changed(a: CandidateTrial, b: CandidateTrial) -> tuple[Changed, ...]:
-    cells_by_change: dict[tuple[str, str, str], list[str]] = {}
-    for at_good, at_bad in zip(a.signatures, b.signatures, strict=True):
-        for part in SignaturePart:
-            before, after = at_good.part(part), at_bad.part(part)
-            if before != after and not (part is SignaturePart.BITWISE and at_good.verdict.fails):
-                key = (part.value, _layout_words(before), _layout_words(after))
-                cells_by_change.setdefault(key, []).append(at_good.cell)
-    return tuple(Changed(tuple(cells), *key) for key, cells in cells_by_change.items())
+    changes = [
+        (at_good.cell, part.value, _layout_words(before), _layout_words(after))
+        for at_good, at_bad in zip(a.signatures, b.signatures, strict=True)
+        for part in SignaturePart
+        if (before := at_good.part(part)) != (after := at_bad.part(part))
+        and not (part is SignaturePart.BITWISE and at_good.verdict.fails)
+    ]
+    alike = grouped(changes, lambda change: change[1:])
+    return tuple(Changed(tuple(cell for cell, *_ in own), *key) for key, own in alike.items())
 
 
 def _layout_words(text: str) -> str:

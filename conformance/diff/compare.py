@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 
@@ -210,17 +210,16 @@ def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
     """Return version changes of the main environments and of columns that ran elsewhere."""
     changed: dict[str, tuple[str, str]] = {}
-    for name in sorted({*a.environment.versions, *b.environment.versions}):
-        pair = a.environment.versions.get(name, "–"), b.environment.versions.get(name, "–")
-        if pair[0] != pair[1]:
-            changed[name] = pair
     after = {(group.model, group.backend): group.versions for group in b.groups}
-    for group in a.groups:
-        installed = after.get((group.model, group.backend))
-        if installed is None:
-            continue
-        for name in sorted({*group.versions, *installed}):
-            pair = group.versions.get(name, "–"), installed.get(name, "–")
+    pairs = [(a.environment.versions, b.environment.versions)]
+    pairs += [
+        (group.versions, installed)
+        for group in a.groups
+        if (installed := after.get((group.model, group.backend))) is not None
+    ]
+    for old, new in pairs:
+        for name in sorted({*old, *new}):
+            pair = old.get(name, "–"), new.get(name, "–")
             if pair[0] != pair[1]:
                 changed.setdefault(name, pair)
     return changed
@@ -229,18 +228,14 @@ def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
 def _notes(a: Results, b: Results) -> tuple[str, ...]:
     notes: list[str] = []
     if a.environment.devices != b.environment.devices:
-        devices = _listed(a.environment.devices), _listed(b.environment.devices)
-        notes.append("the runs are of different hardware: {} and {}".format(*devices))
+        before, after = (", ".join(run.environment.devices) or "unknown" for run in (a, b))
+        notes.append(f"the runs are of different hardware: {before} and {after}")
     if a.environment.settings != b.environment.settings:
         before, after = (", ".join(run.environment.settings) or "none" for run in (a, b))
         notes.append(f"other threads or kernels were chosen: {before}, and {after}")
     if a.environment.thresholds != b.environment.thresholds:
         notes.append("the runs were judged by different thresholds; margins are by the second's")
     return tuple(notes)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "unknown"
 
 
 @record()

@@ -9,6 +9,7 @@ from pathlib import Path
 from conformance.diff.compare import CellChange, ChangeKind, Diff, compare
 from conformance.errors import ConformanceError
 from conformance.records import Results
+from conformance.report.grouping import grouped
 from conformance.report.sections.comparisons import Changes, cells_table
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
@@ -67,13 +68,14 @@ def counted(diff: Diff) -> str:
 
 def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
     """Yield the model and row of each change. Cases of a scenario that changed alike share one."""
-    groups: dict[tuple[str, ...], list[CellChange]] = {}
-    for change in diff.changes:
+
+    def row(change: CellChange) -> tuple[str, ...]:
         # Margins differ from case to case in their numbers, so the row shows the first one's.
         words = "" if change.kind is ChangeKind.MARGIN else change.words
-        key = (change.kind, change.model, change.backend, change.scenario)
-        groups.setdefault((*key, change.before, change.after, words), []).append(change)
-    for first, *rest in groups.values():
+        where = (change.model, change.backend, change.scenario)
+        return (change.kind, *where, change.before, change.after, words)
+
+    for first, *rest in grouped(diff.changes, row).values():
         cases = ", ".join(change.case for change in (first, *rest))
         yield (
             first.model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,6 +12,7 @@ from conformance.expectations import Assessed, Finding, Standing
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
 from conformance.gate.summary import document
+from conformance.report.grouping import grouped
 from conformance.report.render import markdown
 from conformance.store.files import write_text
 
@@ -77,9 +77,7 @@ def junit(decision: Decision) -> str:
     """
     root = ET.Element("testsuites", name="conformance")
     moved = {column.id: column.moved for column in decision.results.columns}
-    suites: dict[tuple[str, str], list[Assessed]] = defaultdict(list)
-    for assessed in decision.assessed:
-        suites[assessed.cell.model, assessed.cell.backend].append(assessed)
+    suites = grouped(decision.assessed, lambda each: (each.cell.model, each.cell.backend))
     for (model, backend), members in suites.items():
         suite = ET.SubElement(root, "testsuite", name=f"{model}.{backend}")
         if changes := moved.get(backend):
