@@ -15,6 +15,7 @@ from conformance.errors import ConformanceError
 from conformance.records import Backend, Column, Results, Thresholds, Verdict, widened
 from conformance.report.merging import merged
 from conformance.store import RunFolder
+from tests import known_runs
 from tests.report import synthetic
 
 SMALL = synthetic.Maker(models=synthetic.MODELS[1:3])
@@ -113,9 +114,7 @@ def test_the_same_cells_of_the_same_hardware_are_refused(cpu: Results) -> None:
 
 def stored(reports: Path, *runs: Results) -> None:
     for run in runs:
-        folder = RunFolder(reports / run.run.id)
-        folder.path.mkdir(parents=True)
-        folder.write_results(run)
+        known_runs.stored(reports / run.run.id, run)
 
 
 def command(reports: Path, *arguments: str) -> Any:
