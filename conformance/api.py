@@ -114,10 +114,11 @@ def assert_same(
     if judgement.verdict.passes or (drift and judgement.verdict is Verdict.DRIFT):
         return judgement
     lines = [f"{judgement.verdict}: {judgement.diagnosis or judgement.reason}"]
-    for judged in judgement.observations:
-        if not judged.verdict.passes:
-            name = judged.site.rpartition("/")[2]
-            lines.append(f"  {name}: {judged.verdict}: {judged.message}")
+    lines += [
+        f"  {judged.site.rpartition('/')[2]}: {judged.verdict}: {judged.message}"
+        for judged in judgement.observations
+        if not judged.verdict.passes
+    ]
     raise NotSame("\n".join(lines), judgement)
 
 

@@ -44,23 +44,15 @@ Visit: TypeAlias = "Callable[[int, Tensor], Tensor]"
 class Part(Protocol):
     """A module of the model: attention, MLP or router of a layer, embeddings, final norm."""
 
-    @property
-    def input(self) -> Tensor:
-        """The module's input, [tokens, width]. Assigning (as many rows, or one for all tokens)
-        changes what this module computes with, and nothing else.
-        """
+    input: Tensor
+    """The module's input, [tokens, width]. Assigning (as many rows, or one for all tokens) changes
+    what this module computes with, and nothing else.
+    """
 
-    @input.setter  # noqa: A003 - as nnsight calls it
-    def input(self, value: Tensor) -> None: ...
-
-    @property
-    def output(self) -> Tensor:
-        """The module's output, [tokens, width]; the first tensor of a tuple. Assigning (as many
-        rows, or one for all tokens) replaces it.
-        """
-
-    @output.setter
-    def output(self, value: Tensor) -> None: ...
+    output: Tensor
+    """The module's output, [tokens, width]; the first tensor of a tuple. Assigning (as many rows,
+    or one for all tokens) replaces it.
+    """
 
     @property
     def live(self) -> Tensor:
@@ -77,33 +69,17 @@ class Attention(Part, Protocol):
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, read in the engine's own order."""
 
-    @property
-    def query(self) -> Tensor:
-        """Each head's query: after its norm if it has one, before rotary positions."""
+    query: Tensor
+    """Each head's query: after its norm if it has one, before rotary positions."""
 
-    @query.setter
-    def query(self, value: Tensor) -> None: ...
+    key: Tensor
+    """The keys at the same point; for grouped heads one per group."""
 
-    @property
-    def key(self) -> Tensor:
-        """The keys at the same point; for grouped heads one per group."""
+    value: Tensor
+    """The values: one for each key head."""
 
-    @key.setter
-    def key(self, value: Tensor) -> None: ...
-
-    @property
-    def value(self) -> Tensor:
-        """The values: one for each key head."""
-
-    @value.setter
-    def value(self, value: Tensor) -> None: ...
-
-    @property
-    def heads(self) -> Tensor:
-        """The output of each head: the input of the output projection."""
-
-    @heads.setter
-    def heads(self, value: Tensor) -> None: ...
+    heads: Tensor
+    """The output of each head: the input of the output projection."""
 
 
 class Layer(Protocol):
@@ -113,14 +89,10 @@ class Layer(Protocol):
     def envoy(self) -> Any:
         """nnsight's own module, for features not here: `tracer.cache(modules=[layer.envoy])`."""
 
-    @property
-    def stream(self) -> Tensor:
-        """The residual stream after the layer, [tokens, width], of this block's prompt. Assigning
-        replaces it, whatever form the engine's layer returns.
-        """
-
-    @stream.setter
-    def stream(self, value: Tensor) -> None: ...
+    stream: Tensor
+    """The residual stream after the layer, [tokens, width], of this block's prompt. Assigning
+    replaces it, whatever form the engine's layer returns.
+    """
 
     @property
     def input(self) -> Tensor:
@@ -200,12 +172,8 @@ class LM(Protocol):
     def norm(self) -> Part:
         """The norm after the last layer."""
 
-    @property
-    def logits(self) -> Tensor:
-        """The last token's logits in this step, [vocabulary]. Assign to change the chosen id."""
-
-    @logits.setter
-    def logits(self, value: Tensor) -> None: ...
+    logits: Tensor
+    """The last token's logits in this step, [vocabulary]. Assign to change the chosen id."""
 
     @property
     def token(self) -> Tensor:

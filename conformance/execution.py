@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from conformance import judging_runs
-from conformance.diff import since
+from conformance.diff import changes_since_last
 from conformance.expectations import KnownGaps, concluded, marked
 from conformance.judging_runs import reduce_judged
 from conformance.live_judging import LiveJudging
@@ -285,7 +285,7 @@ def publish(run: RunFolder, results: Results) -> Path:
     """Write results.json, the same data as tables, and the pages. Return the main page."""
     run.write_results(results)
     tables.write(results, run.path)
-    besides = html.Besides(changes=since.last(run.path, results))
+    besides = html.Besides(changes=changes_since_last(run.path, results))
     return html.publish(results, run.path, besides)
 
 

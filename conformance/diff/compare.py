@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 
-from conformance.diff.groups import Cost, GroupChange, costs, layouts
-from conformance.diff.margins import headroom
-from conformance.diff.paired_columns import by_backend
+from conformance.diff.columns import Cost, GroupChange, costs, layouts, match_columns
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import CellResult, Results, Thresholds, Verdict, record
+from conformance.records import CellResult, Judged, Limits, Results, Thresholds, Verdict, record
 
 #: Measured numbers and addresses differ from run to run; the index of a layer or a prompt does not,
 #: and a diagnosis depends on it.
@@ -89,7 +87,7 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
     Columns are compared by backend, even in different environments. Raises ConformanceError if the
     runs have no cell in common.
     """
-    a, b = by_backend(a, b)
+    a, b = match_columns(a, b)
     before = {cell.id: cell for cell in a.cells}
     after = {cell.id: cell for cell in b.cells}
     common = [name for name in before if name in after]
@@ -212,17 +210,16 @@ def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
     """Return version changes of the main environments and of columns that ran elsewhere."""
     changed: dict[str, tuple[str, str]] = {}
-    for name in sorted({*a.environment.versions, *b.environment.versions}):
-        pair = a.environment.versions.get(name, "–"), b.environment.versions.get(name, "–")
-        if pair[0] != pair[1]:
-            changed[name] = pair
     after = {(group.model, group.backend): group.versions for group in b.groups}
-    for group in a.groups:
-        installed = after.get((group.model, group.backend))
-        if installed is None:
-            continue
-        for name in sorted({*group.versions, *installed}):
-            pair = group.versions.get(name, "–"), installed.get(name, "–")
+    pairs = [(a.environment.versions, b.environment.versions)]
+    pairs += [
+        (group.versions, installed)
+        for group in a.groups
+        if (installed := after.get((group.model, group.backend))) is not None
+    ]
+    for old, new in pairs:
+        for name in sorted({*old, *new}):
+            pair = old.get(name, "–"), new.get(name, "–")
             if pair[0] != pair[1]:
                 changed.setdefault(name, pair)
     return changed
@@ -231,8 +228,8 @@ def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
 def _notes(a: Results, b: Results) -> tuple[str, ...]:
     notes: list[str] = []
     if a.environment.devices != b.environment.devices:
-        devices = _listed(a.environment.devices), _listed(b.environment.devices)
-        notes.append("the runs are of different hardware: {} and {}".format(*devices))
+        before, after = (", ".join(run.environment.devices) or "unknown" for run in (a, b))
+        notes.append(f"the runs are of different hardware: {before} and {after}")
     if a.environment.settings != b.environment.settings:
         before, after = (", ".join(run.environment.settings) or "none" for run in (a, b))
         notes.append(f"other threads or kernels were chosen: {before}, and {after}")
@@ -241,5 +238,34 @@ def _notes(a: Results, b: Results) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "unknown"
+@record()
+class Headroom:
+    """The smallest headroom of a cell, its site, and the number it belongs to."""
+
+    left: float
+    site: str
+    of: str
+
+
+def headroom(cell: CellResult, thresholds: Thresholds, *, exact: bool) -> Headroom | None:
+    """Return the headroom; None if no number was judged. `exact` includes bitwise equality."""
+    rooms = [
+        Headroom(max(0.0, room), judged.site, name)
+        for judged in cell.observations
+        if exact or judged.verdict is not Verdict.EXACT
+        for name, room in _rooms(judged, thresholds.of(cell.precision))
+    ]
+    return min(rooms, key=lambda headroom: headroom.left, default=None)
+
+
+def _rooms(judged: Judged, limits: Limits) -> Iterator[tuple[str, float]]:
+    if judged.q_med is not None and len(judged.ratios) > 1:
+        yield "median ratio", 1 - judged.q_med / limits.far_med
+    if judged.q_max is not None:
+        yield "largest ratio", 1 - judged.q_max / limits.far_max
+    if judged.gain is None:
+        return
+    room = max(limits.gain_tolerance, limits.gain_sigmas * judged.gain.sigma)
+    # Above this limit the noise is too large to judge the gain.
+    if room <= limits.gain_room:
+        yield "gain", 1 - abs(judged.gain.g - 1) / room

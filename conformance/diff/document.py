@@ -1,15 +1,20 @@
-"""Lay out the differences of two runs for every output format."""
+"""Lay out the differences of two runs for every format, and for the page of the later run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from conformance.diff.compare import CellChange, ChangeKind, Diff
-from conformance.report.sections.changes import cells_table
+from conformance.diff.compare import CellChange, ChangeKind, Diff, compare
+from conformance.errors import ConformanceError
+from conformance.records import Results
+from conformance.report.grouping import grouped
+from conformance.report.sections.comparisons import Changes, cells_table
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.shortening import clip
+from conformance.store import read_results
 
 _FAMILY = {
     ChangeKind.FAILURE: Family.WRONG,
@@ -63,13 +68,14 @@ def counted(diff: Diff) -> str:
 
 def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
     """Yield the model and row of each change. Cases of a scenario that changed alike share one."""
-    groups: dict[tuple[str, ...], list[CellChange]] = {}
-    for change in diff.changes:
+
+    def row(change: CellChange) -> tuple[str, ...]:
         # Margins differ from case to case in their numbers, so the row shows the first one's.
         words = "" if change.kind is ChangeKind.MARGIN else change.words
-        key = (change.kind, change.model, change.backend, change.scenario)
-        groups.setdefault((*key, change.before, change.after, words), []).append(change)
-    for first, *rest in groups.values():
+        where = (change.model, change.backend, change.scenario)
+        return (change.kind, *where, change.before, change.after, words)
+
+    for first, *rest in grouped(diff.changes, row).values():
         cases = ", ".join(change.case for change in (first, *rest))
         yield (
             first.model,
@@ -106,3 +112,43 @@ def fact_tables(diff: Diff) -> Iterator[Table]:
             for cost in diff.costs
         )
         yield Table(titles, tuple(costs), "Speed and memory", rest=_REST)
+
+
+#: How many runs are searched, newest first, for one with a cell in common.
+_LOOKED_AT = 5
+
+
+def changes_since_last(folder: Path, results: Results) -> Changes | None:
+    """Return the changes since the newest earlier run in the same folder with cells in common.
+
+    Return None if there is none; unfinished and unreadable runs do not count.
+    """
+    ids = {cell.id for cell in results.cells}
+    earlier = [
+        path
+        for path in folder.parent.glob("*/results.json")
+        if path.parent.name < folder.name
+        and "+" not in path.parent.name
+        and not path.parent.is_symlink()
+    ]
+    for path in sorted(earlier, reverse=True)[:_LOOKED_AT]:
+        try:
+            before = read_results(path)
+        except ConformanceError:
+            continue
+        if any(cell.id in ids for cell in before.cells):
+            return changes_between(before, results)
+    return None
+
+
+def changes_between(before: Results, after: Results) -> Changes:
+    """Return the changes. Raises ConformanceError for two runs without a cell in common."""
+    diff = compare(before, after)
+    return Changes(
+        before=diff.a,
+        common=diff.common,
+        counted=counted(diff),
+        rows=tuple(change_rows(diff)),
+        tables=tuple(replace(table, folded=True) for table in fact_tables(diff)),
+        notes=diff.notes,
+    )

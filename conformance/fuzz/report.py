@@ -14,8 +14,7 @@ from conformance.expectations import KnownGaps
 from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import ProgramDifference, slug
 from conformance.records import Backend, Cell, Model, Precision, Results, Thresholds
-from conformance.repro import issue, script
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject, issue, script
 from conformance.runner import Event, TimeLimits
 
 

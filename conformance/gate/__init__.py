@@ -3,19 +3,8 @@
 `repeat` alone starts engines, so import it from its module.
 """
 
-from conformance.expectations.entries import refuse_unmatched
-from conformance.gate.check import Repeat, check
-from conformance.gate.decide import Decision, decide
+from conformance.gate.decide import Decision, Repeat, check, decide
 from conformance.gate.files import write
 from conformance.gate.summary import document, headline
 
-__all__ = [
-    "Decision",
-    "Repeat",
-    "check",
-    "decide",
-    "document",
-    "headline",
-    "refuse_unmatched",
-    "write",
-]
+__all__ = ["Decision", "Repeat", "check", "decide", "document", "headline", "write"]

@@ -1,10 +1,10 @@
-"""Decide on a run from its cells and the entries of known.yaml (pure)."""
+"""Decide on a run from its cells and the entries of known.yaml; repeat unexpected cells first."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from conformance.errors import ConformanceError, ExitCode
@@ -20,8 +20,9 @@ from conformance.expectations import (
     where_of,
     with_findings,
 )
-from conformance.records import Results, Thresholds, record
-from conformance.store import RunPlan
+from conformance.expectations.entries import refuse_unmatched
+from conformance.records import Cell, Results, Thresholds, record
+from conformance.store import RunFolder, RunPlan
 
 #: More unexpected cells than this are not chance. Repeating them would run the matrix twice.
 MOST_REPEATED = 100
@@ -152,3 +153,36 @@ def _settled(doubtful: Assessed, again: Sequence[Assessed]) -> Assessed:
         f"({verdicts}): {doubtful.words}"
     )
     return replace(doubtful, finding=Finding.FLAKY, words=words)
+
+
+#: Runs cells again and returns the results, one entry for each round.
+Repeat = Callable[[Collection[Cell]], Sequence[Results]]
+
+
+def check(
+    run: RunFolder,
+    known: KnownGaps,
+    cells: Collection[Cell],
+    today: dt.date,
+    *,
+    strict: bool = False,
+    repeat: Repeat | None = None,
+) -> Decision:
+    """Return the decision on a judged run. `cells` are all cells that could exist.
+
+    Raises ConformanceError for an incomplete run and for an entry that matches no cell.
+    """
+    results = run.results()
+    plan = run.plan()
+    refuse_incomplete(results, plan)
+    refuse_unmatched(known, {*cells, *plan.cells})
+    assessed = assess(results, known, today)
+    doubtful = to_repeat(assessed)
+    notes: list[str] = []
+    if repeat is not None and len(doubtful) > MOST_REPEATED:
+        notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")
+    elif repeat is not None and doubtful:
+        failed = [assessed.cell for assessed in doubtful]
+        repeats = repeat([Cell(c.model, c.backend, c.scenario, c.case) for c in failed])
+        assessed = settle(results, assessed, repeats, known, today)
+    return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)

@@ -7,20 +7,17 @@ after another cell has a cause and is not flaky.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from conformance import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judging_runs.attributing import one_stage
-from conformance.records import Cell, Column, Results
+from conformance.records import Cell, Results
 from conformance.runner import Event, TimeLimits
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, RunPlan
-
-#: The folder within the run's folder.
-REPEATS = "repeats"
 
 
 def repeat(
@@ -39,7 +36,7 @@ def repeat(
     for number in range(rounds):
         wanted = alone(plan, cells) if number == 0 else in_company(plan, cells)
         finished = execution.once_more(
-            run.path / REPEATS,
+            run.path / "repeats",
             replace(plan, cells=wanted),
             scenarios,
             fresh=True,
@@ -59,12 +56,11 @@ def repeat(
 
 def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     """Return these cells in the plan's order, with the cells that their verdicts refer to."""
+    single = {column.id: one_stage(column, plan.columns) for column in plan.columns}
     wanted = set(cells)
-    wanted |= {
-        Cell(cell.model, single_stage, cell.scenario, cell.case)
-        for cell in cells
-        if (single_stage := _single_stage(plan.columns, cell.backend))
-    }
+    for cell in cells:
+        if column := single[cell.backend]:
+            wanted.add(Cell(cell.model, column.id, cell.scenario, cell.case))
     return tuple(cell for cell in plan.cells if cell in wanted)
 
 
@@ -72,9 +68,3 @@ def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     """Return every planned cell of the groups that contain these cells."""
     groups = {(cell.model, cell.backend) for cell in cells}
     return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
-
-
-def _single_stage(columns: Sequence[Column], name: str) -> str:
-    column = next(column for column in columns if column.id == name)
-    single_stage = one_stage(column, columns)
-    return single_stage.id if single_stage else ""

@@ -9,6 +9,7 @@ from conformance.expectations import Assessed, Finding, Standing, where_of
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
 from conformance.records import Results
+from conformance.report.grouping import grouped
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.shortening import few
@@ -39,14 +40,9 @@ def headline(decision: Decision) -> str:
 def document(decision: Decision) -> Document:
     """Return the whole summary, short enough for a CI's step summary."""
     symbol, family = _SYMBOLS.get(decision.exit_code, ("❌", Family.WRONG))
-    findings = [
-        assessed
-        for finding in _TOLD
-        for assessed in decision.assessed
-        if assessed.finding is finding
-    ]
+    told = [one for finding in _TOLD for one in decision.assessed if one.finding is finding]
     titles = columns("finding", "model", "backend", "cells", "verdict", "why")
-    rows = tuple(_rows(findings))
+    rows = tuple(_rows(told))
     cells = [Table(titles, rows, first=_ROWS, rest="junit.xml")] if rows else []
     return Document(
         headline=Text(headline(decision), family, symbol),
@@ -66,12 +62,12 @@ def _ran(decision: Decision) -> str:
 
 def _installed(results: Results) -> Iterator[str]:
     """Yield the columns' versions: one `nnsight 0.8.1, …`, or one text for each set of columns."""
-    sets: dict[str, dict[str, None]] = {}
-    for (_, column), where in sorted(where_of(results).items(), key=lambda item: item[0][1]):
-        sets.setdefault(_versions(where.versions), {})[column] = None
+    places = sorted(where_of(results).items(), key=lambda item: item[0][1])
+    sets = grouped(places, lambda item: _versions(item[1].versions))
     untestable = {column.id for column in results.columns if column.untestable}
     for versions, members in sets.items():
-        names = [name for name in members if name not in untestable]
+        columns_of = dict.fromkeys(column for (_, column), _ in members)
+        names = [name for name in columns_of if name not in untestable]
         if len(sets) == 1:
             yield versions
         elif names:
@@ -89,31 +85,26 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
     """Yield a row for the cells of one column and scenario that say the same, and a single row for
     each wrong entry of known.yaml.
     """
-    groups: dict[tuple[str, ...], list[Assessed]] = {}
-    for assessed in findings:
+
+    def row(assessed: Assessed) -> tuple[str, ...]:
         cell = assessed.cell
         where = (cell.model, cell.backend, cell.scenario, cell.verdict.value)
-        if assessed.finding in _BY_ENTRY:
-            where = ("", "", "", "")
-        groups.setdefault((assessed.finding.value, *where, assessed.words), []).append(assessed)
-    for (finding, *_, words), members in groups.items():
+        of_entry = assessed.finding in _BY_ENTRY
+        return (assessed.finding.value, assessed.words, *(() if of_entry else where))
+
+    for (finding, words, *_), members in grouped(findings, row).items():
         cells = [assessed.cell for assessed in members]
-        scenarios: dict[str, list[str]] = {}
-        for cell in cells:
-            scenarios.setdefault(cell.scenario, []).append(cell.case)
+        scenarios = grouped(cells, lambda cell: cell.scenario)
         if members[0].finding in _BY_ENTRY and len(cells) > _FEW:
             summed_up = f"{len(cells)} cells of {few(scenarios, _FEW)}"
         else:
-            cases = {name: ", ".join(dict.fromkeys(names)) for name, names in scenarios.items()}
-            summed_up = "; ".join(f"{name}: {names}" for name, names in cases.items())
-        models, names, verdicts = (
-            few(values, _FEW)
-            for values in (
-                (cell.model for cell in cells),
-                (cell.backend for cell in cells),
-                (cell.verdict.value for cell in cells),
+            summed_up = "; ".join(
+                f"{name}: {', '.join(dict.fromkeys(cell.case for cell in own))}"
+                for name, own in scenarios.items()
             )
-        )
+        models = few((cell.model for cell in cells), _FEW)
+        names = few((cell.backend for cell in cells), _FEW)
+        verdicts = few((cell.verdict.value for cell in cells), _FEW)
         yield finding, models, names, summed_up, Text(verdicts), words
 
 

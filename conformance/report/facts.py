@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from conformance.records import Finding, Group, Precision, Results
 from conformance.report import figures
+from conformance.report.grouping import grouped
 from conformance.report.sections.findings import CellsSummary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
@@ -41,9 +42,7 @@ class ColumnFacts:
 
 def backends(results: Results) -> list[ColumnFacts]:
     pairs = by_group(results)
-    groups: dict[str, list[Group]] = defaultdict(list)
-    for group in results.groups:
-        groups[group.backend].append(group)
+    groups = grouped(results.groups, lambda group: group.backend)
     with_versions = {column.id: " ".join(column.requirements) for column in results.columns}
     columns = []
     for name, total in by_backend(results).items():
@@ -52,7 +51,7 @@ def backends(results: Results) -> list[ColumnFacts]:
         fine = sum(not summary.new for summary in summaries)
         allowed = {Finding.KNOWN: "known gaps", Finding.NUMERICS: "numerics"}
         seen = (w for f, w in allowed.items() if any(s.findings.get(f) for s in summaries))
-        words = engine(groups[name])
+        words = engine(groups.get(name, []))
         if with_versions.get(name):
             words = f"{words}; with {with_versions[name]}"
         gaps = tuple((anchor(index), title(results.gaps[index])) for index in total.gaps)
@@ -172,9 +171,8 @@ def machines(groups: Iterable[Group]) -> list[tuple[str, str]]:
 def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the residual stream's layout of each model on each backend."""
     columns = {cell.backend for cell in results.cells}
-    by_model: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for group in results.groups:
-        if group.backend in columns:
-            words = group.layout or group.reason or group.status.value
-            by_model[group.model].append((group.backend, words))
-    return list(by_model.items())
+    shown = [group for group in results.groups if group.backend in columns]
+    return [
+        (model, [(group.backend, group.layout or group.reason or group.status) for group in groups])
+        for model, groups in grouped(shown, lambda group: group.model).items()
+    ]

@@ -12,29 +12,15 @@ from conformance.records import Results
 from conformance.report import facts
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
-from conformance.report.sections import changes as changes_section
-from conformance.report.sections import findings
-from conformance.report.sections import gaps as gaps_section
-from conformance.report.sections import hard_variants as hard_variants_section
-from conformance.report.sections import libraries as libraries_section
-from conformance.report.sections import selftest as selftest_section
-from conformance.report.sections.changes import Changes
+from conformance.report.sections import findings, gaps, selftest
+from conformance.report.sections.comparisons import Changes, compare_libraries, compare_variants
 from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 
 #: In order: each file uses names of those before it.
 SCRIPTS = (
-    "dom.js",
-    "data.js",
-    "route.js",
-    "filter.js",
-    "matrix.js",
-    "list.js",
-    "model.js",
-    "plots.js",
-    "cell.js",
-    "keys.js",
-    "main.js",
+    *("dom.js", "data.js", "route.js", "filter.js", "matrix.js", "list.js"),
+    *("model.js", "plots.js", "cell.js", "keys.js", "main.js"),
 )
 
 
@@ -58,7 +44,7 @@ class Besides:
 
 def publish(results: Results, folder: Path, besides: Besides | None = None) -> Path:
     """Write the page of the whole run and one per architecture; return the former's path."""
-    tested = selftest_section.read(folder)
+    tested = selftest.read(folder)
     besides = besides or Besides()
     # Computed once for the whole page and the architectures': they are most of the work.
     parts = parts_of(results, besides.origin)
@@ -78,7 +64,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     unfinished = path.with_suffix(".unfinished")
-    text = render(results, besides or Besides(tested=selftest_section.read(folder)))
+    text = render(results, besides or Besides(tested=selftest.read(folder)))
     unfinished.write_text(text, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
@@ -115,6 +101,13 @@ def render(results: Results, besides: Besides | None = None) -> str:
     """Return the page's text."""
     besides = besides or Besides()
     parts = besides.parts or parts_of(results, besides.origin)
+    sections = (
+        compare_libraries(results),
+        compare_variants(results),
+        gaps.section(results),
+        besides.changes.section() if besides.changes else None,
+        besides.tested,
+    )
     return page.render(
         "run.html.j2",
         SCRIPTS,
@@ -125,18 +118,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
         backends=facts.backends(results),
         facts=facts.run_facts(results, besides.sources),
         changes=besides.changes,
-        sections=tuple(
-            filter(
-                None,
-                (
-                    libraries_section.section(results),
-                    hard_variants_section.section(results),
-                    gaps_section.section(results),
-                    changes_section.section(besides.changes) if besides.changes else None,
-                    besides.tested,
-                ),
-            )
-        ),
+        sections=tuple(filter(None, sections)),
         ids={cell.id for cell in results.cells},
         layouts=facts.layouts(results),
         started=facts.when(results.run.started),

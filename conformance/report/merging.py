@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from conformance.errors import ConformanceError
 from conformance.expectations import Standing, conclude
@@ -22,6 +21,7 @@ from conformance.records import (
     RunInfo,
     ScenarioInfo,
 )
+from conformance.report.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,12 @@ def merged(runs: Sequence[Results]) -> Merged:
             column = columns[run.run.id, cell.backend].id
             name = Cell(cell.model, column, cell.scenario, cell.case).id
             if name in origin:
-                raise _same_cell(cell.id, (origin[name][0], run.run.id), run)
+                both = (origin[name][0], run.run.id)
+                raise ConformanceError(
+                    f"runs {both[0]} and {both[1]} both hold {cell.id}, of the same hardware "
+                    f"({', '.join(run.environment.devices)})",
+                    remedy=f"compare them instead: conformance diff {both[0]} {both[1]}",
+                )
             origin[name] = (run.run.id, cell.id)
             gap = None if cell.gap is None else list(gaps).index(_cause(run.gaps[cell.gap]))
             cells.append(replace(cell, id=name, backend=column, gap=gap))
@@ -57,9 +62,11 @@ def merged(runs: Sequence[Results]) -> Merged:
         columns=_merged_columns(runs, columns),
         scenarios=_scenarios(runs),
         groups=tuple(
-            replace(group, backend=_column_of(columns, run, group.backend))
+            # The reference is no column and keeps its name.
+            replace(group, backend=column.id if column else group.backend)
             for run in runs
             for group in run.groups
+            for column in [columns.get((run.run.id, group.backend))]
         ),
         cells=tuple(cells),
         footer=Footer(
@@ -71,12 +78,6 @@ def merged(runs: Sequence[Results]) -> Merged:
         gaps=tuple(gaps.values()),
     )
     return Merged(results, tuple(runs), origin)
-
-
-def _column_of(columns: Mapping[tuple[str, str], Column], run: Results, name: str) -> str:
-    """Return a group's column in the merged run; the reference keeps its name."""
-    column = columns.get((run.run.id, name))
-    return column.id if column else name
 
 
 def _gaps(runs: Sequence[Results]) -> dict[tuple[str, str], Gap]:
@@ -108,31 +109,25 @@ def _refuse(runs: Sequence[Results]) -> None:
                 f"runs {first.run.id} and {run.run.id} have results of different versions",
                 remedy="judge both again: conformance judge RUN",
             )
-        if _limits(run) != _limits(first):
+        # The source of the limits does not matter.
+        limits = replace(run.environment.thresholds, source=first.environment.thresholds.source)
+        if limits != first.environment.thresholds:
             raise ConformanceError(
                 f"runs {first.run.id} and {run.run.id} were judged by different thresholds",
                 remedy="judge both again: conformance judge RUN",
             )
 
 
-def _limits(run: Results) -> dict[str, Any]:
-    """Return the limits that were judged with, without their source."""
-    return {k: v for k, v in asdict(run.environment.thresholds).items() if k != "source"}
-
-
 def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
     """Return every run's columns by (run, id), with the machine where several runs have them."""
-    holding: dict[str, list[Results]] = defaultdict(list)
-    for run in runs:
-        for column in run.columns:
-            holding[column.id].append(run)
+    every = [(run, column) for run in runs for column in run.columns]
+    machines = {
+        name: _machines([run for run, _ in same])
+        for name, same in grouped(every, lambda pair: pair[1].id).items()
+    }
     return {
-        (run.run.id, column.id): replace(column, machine=machines[run.run.id])
-        for name, same_name in holding.items()
-        for machines in [_machines(same_name)]
-        for run in same_name
-        for column in run.columns
-        if column.id == name
+        (run.run.id, column.id): replace(column, machine=machines[column.id][run.run.id])
+        for run, column in every
     }
 
 
@@ -148,14 +143,6 @@ def _machines(runs: Sequence[Results]) -> dict[str, str]:
         name: re.sub(r"[^\w.-]+", "-", ", ".join(cards)).strip("-") or "unknown"
         for name, cards in devices.items()
     }
-
-
-def _same_cell(cell: str, runs: tuple[str, str], run: Results) -> ConformanceError:
-    return ConformanceError(
-        f"runs {runs[0]} and {runs[1]} both hold {cell}, of the same hardware "
-        f"({', '.join(run.environment.devices)})",
-        remedy=f"compare them instead: conformance diff {runs[0]} {runs[1]}",
-    )
 
 
 def _info(runs: Sequence[Results]) -> RunInfo:
@@ -174,17 +161,15 @@ def _info(runs: Sequence[Results]) -> RunInfo:
 def _environment(runs: Sequence[Results]) -> Environment:
     """Return the common environment; where runs differ, all values."""
     every = [run.environment for run in runs]
-    packages = sorted({name for environment in every for name in environment.versions})
+    packages = sorted({name for each in every for name in each.versions})
     return Environment(
-        python=_all(environment.python for environment in every),
-        platform=_all(environment.platform for environment in every),
-        device=_all(environment.device for environment in every),
-        devices=tuple(dict.fromkeys(name for environment in every for name in environment.devices)),
-        settings=tuple(
-            dict.fromkeys(name for environment in every for name in environment.settings)
-        ),
+        python=_all(each.python for each in every),
+        platform=_all(each.platform for each in every),
+        device=_all(each.device for each in every),
+        devices=tuple(dict.fromkeys(name for each in every for name in each.devices)),
+        settings=tuple(dict.fromkeys(name for each in every for name in each.settings)),
         versions={
-            name: _all(environment.versions.get(name, "not installed") for environment in every)
+            name: _all(each.versions.get(name, "not installed") for each in every)
             for name in packages
         },
         thresholds=every[0].thresholds,
@@ -201,18 +186,15 @@ def _models(runs: Sequence[Results]) -> tuple[ModelInfo, ...]:
         for model in run.models:
             merged = models.setdefault(model.id, model)
             if merged.digest and model.digest and merged.digest != model.digest:
+                holder = next(each.run.id for each in runs if merged in each.models)
                 raise ConformanceError(
                     f"{model.id!r} is another checkpoint in run {run.run.id} than in "
-                    f"{_holder(runs, model.id)}: {model.digest} and {merged.digest}",
+                    f"{holder}: {model.digest} and {merged.digest}",
                     remedy="merge runs of the same weights",
                 )
             if not merged.digest:
                 models[model.id] = model
     return tuple(models.values())
-
-
-def _holder(runs: Sequence[Results], model: str) -> str:
-    return next(run.run.id for run in runs if any(info.id == model for info in run.models))
 
 
 def _merged_columns(
@@ -223,7 +205,9 @@ def _merged_columns(
         for old in run.columns:
             column = renamed[run.run.id, old.id]
             merged = columns.setdefault(column.id, column)
-            if _but_default(merged) != _but_default(column):
+            # Whether it runs by default does not matter.
+            backend = replace(column.backend, default=merged.backend.default)
+            if merged != replace(column, backend=backend):
                 raise ConformanceError(
                     f"the column {old.id!r} is another one in run {run.run.id}: "
                     f"{column} and {merged}",
@@ -232,22 +216,17 @@ def _merged_columns(
     return tuple(columns.values())
 
 
-def _but_default(column: Column) -> Column:
-    return replace(column, backend=replace(column.backend, default=True))
-
-
 def _scenarios(runs: Sequence[Results]) -> tuple[ScenarioInfo, ...]:
     scenarios: dict[str, ScenarioInfo] = {}
     for run in runs:
         for scenario in run.scenarios:
             merged = scenarios.setdefault(scenario.id, scenario)
-            if _asks(merged) != _asks(scenario):
+            if (merged.trace_source, merged.reference_source) != (
+                scenario.trace_source,
+                scenario.reference_source,
+            ):
                 raise ConformanceError(
                     f"the scenario {scenario.id!r} asks for something else in run {run.run.id}",
                     remedy="run both with the same scenario files",
                 )
     return tuple(scenarios.values())
-
-
-def _asks(scenario: ScenarioInfo) -> tuple[str, str]:
-    return scenario.trace_source, scenario.reference_source

@@ -11,7 +11,6 @@ import base64
 import gzip
 import json
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -24,13 +23,13 @@ from conformance.records import (
     Finding,
     Group,
     Judged,
-    Precision,
     Results,
     Thresholds,
     Verdict,
 )
 from conformance.report import figures
 from conformance.report.figures import short
+from conformance.report.grouping import grouped
 from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
@@ -67,9 +66,8 @@ def payload(
     results: Results, parts: Parts, files: Mapping[str, str] = MappingProxyType({})
 ) -> Payload:
     """Build the page's data; `parts` come from `parts_of`, `files` are the architectures' pages."""
-    groups = {(group.model, group.backend): group for group in results.groups}
-    members = _members(results.cells)
-    index = _index(results, members, groups) | {"files": dict(files)}
+    members = _by_column(results.cells)
+    index = _index(results, members) | {"files": dict(files)}
     return Payload(packed(index), tuple(parts[key] for key in members))
 
 
@@ -78,24 +76,20 @@ def parts_of(
 ) -> Parts:
     """Pack the details of all cells; `origin` is the run and id of cells of merged runs."""
     calls = [
-        (results.run.id, results.environment.thresholds, groups, cells, origin)
-        for groups, cells in _by_model(results)
+        (
+            results.run.id,
+            results.environment.thresholds,
+            [group for group in results.groups if group.model == model],
+            cells,
+            origin,
+        )
+        for model, cells in grouped(results.cells, lambda cell: cell.model).items()
     ]
     if count := worth(len(results.cells) // _LIGHTER):
         parts_by_model = [*side_by_side(_parts_of_model, calls, processes=count)]
     else:
         parts_by_model = [_parts_of_model(*call) for call in calls]
     return {key: part for of_model in parts_by_model for key, part in of_model.items()}
-
-
-def _by_model(results: Results) -> list[tuple[list[Group], list[CellResult]]]:
-    cells: dict[str, list[CellResult]] = defaultdict(list)
-    for cell in results.cells:
-        cells[cell.model].append(cell)
-    return [
-        ([group for group in results.groups if group.model == model], members)
-        for model, members in cells.items()
-    ]
 
 
 def _parts_of_model(
@@ -106,23 +100,21 @@ def _parts_of_model(
     origin: Mapping[str, tuple[str, str]],
 ) -> dict[tuple[str, str], str]:
     by_backend = {(group.backend, group.precision): group for group in groups}
-    siblings: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
-    for cell in cells:
-        siblings[cell.scenario, cell.case].append(cell)
+    siblings = grouped(cells, lambda cell: (cell.scenario, cell.case))
     parts = {}
-    for key, members in _members(cells).items():
+    for key, members in _by_column(cells).items():
         group = by_backend.get((key[1], members[0].precision))
-        details = [
-            _detail(
-                cell,
-                Context(thresholds, group, tuple(siblings[cell.scenario, cell.case])),
-                origin.get(cell.id, (run, cell.id)),
-            )
-            for cell in members
-        ]
+        details = []
+        for cell in members:
+            context = Context(thresholds, group, tuple(siblings[cell.scenario, cell.case]))
+            details.append(_detail(cell, context, origin.get(cell.id, (run, cell.id))))
         log = clipped(group.log_tail if group else "")
         parts[key] = packed({"log": log} | _columns(details))
     return parts
+
+
+def _by_column(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
+    return grouped(cells, lambda cell: (cell.model, cell.backend))
 
 
 def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -131,13 +123,6 @@ def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cells = {name: [detail[name] for detail in details] for name in details[0]}
     cells["observations"] = [len(detail["observations"]) for detail in details]
     return {"cells": cells, "rows": [list(column) for column in zip(*rows, strict=True)]}
-
-
-def _members(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
-    members: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
-    for cell in cells:
-        members[cell.model, cell.backend].append(cell)
-    return members
 
 
 def packed(value: Any) -> str:
@@ -167,18 +152,18 @@ def plain(value: Any) -> Any:
 
 def _column(results: Results, name: str) -> dict[str, Any]:
     """Return a column's backend and where it ran, under the column's name."""
-    column = next((column for column in results.columns if column.id == name), None)
-    if column is None:
-        return {"id": name}
-    where = {key: value for key, value in asdict(column).items() if key != "backend"}
-    return dict(plain({**asdict(column.backend), **where, "id": name}))
+    for column in results.columns:
+        if column.id == name:
+            facts = asdict(column)
+            return dict(plain({**facts.pop("backend"), **facts, "id": name}))
+    return {"id": name}
 
 
 def _index(
     results: Results,
     members: Mapping[tuple[str, str], Sequence[CellResult]],
-    groups: Mapping[tuple[str, str], Group],
 ) -> dict[str, Any]:
+    groups = {(group.model, group.backend): group for group in results.groups}
     cells = [cell for group in members.values() for cell in group]
     architecture = {model.id: model.architecture for model in results.models}
     architecture |= {
@@ -191,7 +176,7 @@ def _index(
     cases = _names([], (cell.case for cell in cells))
     verdicts = list(LOOKS)
     findings = {finding: index for index, finding in enumerate(CONCERN)}
-    looks = {verdict: index for index, verdict in enumerate(verdicts)}
+    looks: dict[Verdict | None, int] = {verdict: i for i, verdict in enumerate(verdicts)}
     meaning = {scenario.id: asdict(scenario) for scenario in results.scenarios}
     return {
         "verdicts": [
@@ -224,10 +209,8 @@ def _index(
             "ratio": [figures.ratio(cell.worst_ratio) for cell in cells],
             "seconds": [short(cell.seconds) for cell in cells],
             "finding": [findings[finding_of(cell)] for cell in cells],
-            **{
-                precision.value: [_rank(looks, _in(cell, precision)) for cell in cells]
-                for precision in Precision
-            },
+            "float32": [looks.get(cell.meaning, -1) for cell in cells],
+            "bf16": [looks.get(cell.numerics, -1) for cell in cells],
             "gap": {i: cell.gap for i, cell in enumerate(cells) if cell.gap is not None},
             "line": [line(cell) for cell in cells],
             "id": {i: cell.id for i, cell in enumerate(cells) if cell.id != _plain_id(cell)},
@@ -246,14 +229,9 @@ def _plain_id(cell: CellResult) -> str:
 def _about(group: Group | None) -> dict[str, Any]:
     if group is None:
         return {}
-    about: dict[str, Any] = plain(
-        {
-            key: value
-            for key, value in asdict(group).items()
-            if key not in ("model", "backend", "log_tail")
-        }
-    )
-    return about | {"boundaries": list(figures.boundaries(group))}
+    hidden = ("model", "backend", "log_tail")
+    about = {key: value for key, value in asdict(group).items() if key not in hidden}
+    return {**plain(about), "boundaries": list(figures.boundaries(group))}
 
 
 def repro_command(run: str, cell: str, where: Sequence[str] = ()) -> str:
@@ -281,14 +259,6 @@ def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict
         "gains": figures.gains(cell),
         "worst": cell.worst_site,
     }
-
-
-def _rank(looks: Mapping[Verdict, int], verdict: Verdict | None) -> int:
-    return -1 if verdict is None else looks[verdict]
-
-
-def _in(cell: CellResult, precision: Precision) -> Verdict | None:
-    return cell.meaning if precision is Precision.FLOAT32 else cell.numerics
 
 
 def _beside(cell: CellResult) -> dict[str, Any] | None:

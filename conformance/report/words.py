@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records import CellResult, Finding, Group, Judged, Limits, Precision, Thresholds
+from conformance.records import CellResult, Finding, Gain, Group, Limits, Precision, Thresholds
 from conformance.report import figures
 from conformance.report.verdict_styles import LOOKS
 from conformance.shortening import clip
@@ -48,103 +48,97 @@ def times(value: float | None, *limits: float) -> str:
 
 def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
     """Return why the cell has its verdict, one sentence each, the most important first."""
-    sentences = [f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}."]
-    if cell.reason:
-        sentences.append(f"Found: {_ended(cell.reason)}")
-    if cell.diagnosis:
-        sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
-    sentences += _beside(cell)
-    if cell.attribution:
-        sentences.append(f"Culprit: {_ended(str(cell.attribution))}")
-    sentences += [
-        *_where(cell, context),
-        *_gain(cell, context.thresholds.of(cell.precision)),
-        *_passed(cell, context.thresholds.of(cell.precision)),
+    limits = context.thresholds.of(cell.precision)
+    sentences = [
+        f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}.",
+        _sentence("Found: ", cell.reason),
+        _sentence("Diagnosis: ", cell.diagnosis),
+        _beside(cell),
+        _sentence("Culprit: ", str(cell.attribution or "")),
+        *_where(cell, context, limits),
+        _gain(cell, limits),
+        *_passed(cell, limits),
         *_relations(cell),
-        *_elsewhere(cell, context.siblings),
+        _elsewhere(cell, context.siblings),
     ]
     if cell.left:
         changed = ", ".join(cell.left)
         sentences.append(f"Its block changed {changed}: the cells after it ran in a fresh worker.")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
-    if cell.expected:
-        sentences.append(f"This is expected: {_ended(cell.expected)}")
+    sentences.append(_sentence("This is expected: ", cell.expected))
     if cell.finding is Finding.STALE:
         sentences.append("known.yaml expects it not to pass: that gap is gone here.")
-    return tuple(dict.fromkeys(sentence for sentence in sentences if sentence))
+    return tuple(dict.fromkeys(filter(None, sentences)))
 
 
-def _beside(cell: CellResult) -> Iterable[str]:
-    """Yield what the other precision says; a refusal is quoted."""
+def _sentence(begin: str, text: str) -> str:
+    """Return a sentence that begins and ends so; "" without a text."""
+    text = text.strip()
+    if not text:
+        return ""
+    return f"{begin}{text}" if text[-1] in ".!?…:”\"'" else f"{begin}{text}."
+
+
+def _beside(cell: CellResult) -> str:
+    """Return what the other precision says; a refusal is quoted."""
     answer = cell.beside
     if answer is None:
-        return
-    subject = "it means" if answer.precision is Precision.FLOAT32 else "its numerics are"
+        return ""
     if answer.verdict.neutral:
-        yield f"{answer.precision} was refused: {_ended(answer.reason)}"
-    elif answer.verdict is not cell.verdict:
-        yield f"In {answer.precision} {subject} {answer.verdict}: {_ended(answer.reason)}"
+        return _sentence("", f"{answer.precision} was refused: {answer.reason}")
+    if answer.verdict is cell.verdict:
+        return ""
+    subject = "it means" if answer.precision is Precision.FLOAT32 else "its numerics are"
+    words = f"In {answer.precision} {subject} {answer.verdict}: {answer.reason}"
+    return _sentence("", words)
 
 
-def _ended(text: str) -> str:
-    text = text.strip()
-    return text if not text or text[-1] in ".!?…:”\"'" else f"{text}."
-
-
-def first_off(cell: CellResult) -> Judged | None:
-    """Return the failing observation of the lowest layer, in the earliest step."""
-    failing = [
-        (site.step, site.layer, observation)
-        for observation in cell.observations
-        if observation.verdict.fails
-        and (site := observation.place) is not None
-        and site.layer is not None
-    ]
-    return min(failing, key=lambda entry: entry[:2], default=(0, 0, None))[2]
-
-
-def _where(cell: CellResult, context: Context) -> Iterable[str]:
+def _where(cell: CellResult, context: Context, limits: Limits) -> Iterable[str]:
+    """Yield how many observations are off, the first layer in the earliest step, and how far."""
     failing = [observation for observation in cell.observations if observation.verdict.fails]
     if not failing:
         return
-    yield (f"{len(failing)} of {len(cell.observations)} observations are off in {cell.precision}.")
-    first = first_off(cell)
-    site = first.place if first is not None else None
-    if first is not None and site is not None:
-        sentence = f"The first layer that is off is {site.layer} ({first.site})"
+    yield f"{len(failing)} of {len(cell.observations)} observations are off in {cell.precision}."
+    places = [
+        (site.step, site.layer, observation.site)
+        for observation in failing
+        if (site := observation.place) is not None and site.layer is not None
+    ]
+    if places:
+        _, layer, name = min(places, key=lambda place: place[:2])
+        sentence = f"The first layer that is off is {layer} ({name})"
         bounds = figures.boundaries(context.group)
-        if site.layer in bounds:
+        if layer in bounds:
             sentence += ", the first layer of a pipeline stage"
         elif bounds:
-            stage = sum(site.layer >= start for start in bounds if site.layer is not None)
+            stage = sum(layer >= start for start in bounds)
             sentence += f", on pipeline stage {stage + 1} of {len(bounds) + 1}"
         yield f"{sentence}."
     if cell.worst_ratio is not None:
-        limit = context.thresholds.of(cell.precision).far_max
         yield (
-            f"The worst value is {times(cell.worst_ratio, limit)} the noise floor"
-            f"{f' at {cell.worst_site}' if cell.worst_site else ''}; {times(limit)} is allowed."
+            f"The worst value is {times(cell.worst_ratio, limits.far_max)} the noise floor"
+            f"{f' at {cell.worst_site}' if cell.worst_site else ''}; {times(limits.far_max)} is "
+            "allowed."
         )
 
 
-def _gain(cell: CellResult, limits: Limits) -> Iterable[str]:
-    gains = [
-        (observation.site, observation.gain)
-        for observation in cell.observations
-        if observation.gain is not None
-    ]
+def _room(gain: Gain, limits: Limits) -> float:
+    """Return how far this gain may be from 1."""
+    return max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma)
+
+
+def _gain(cell: CellResult, limits: Limits) -> str:
+    gains = [(judged.gain, judged.site) for judged in cell.observations if judged.gain is not None]
     if not gains:
-        return
-    site, gain = max(gains, key=lambda pair: pair[1].off)
-    room = max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma)
-    if abs(gain.g - 1) <= room:
-        yield (
+        return ""
+    gain, site = max(gains, key=lambda pair: pair[0].off)
+    if abs(gain.g - 1) <= _room(gain, limits):
+        return (
             f"The write landed at all of {len(gains)} places: its gain is within "
             f"{number(abs(gain.g - 1))} of 1."
         )
-        return
-    yield (
+    return (
         f"The write's gain is furthest from 1 at {site}: "
         f"{number(gain.g)} ± {number(gain.sigma)} (1: it landed, 0: it had no effect), "
         f"off-axis {number(gain.h)} (limit {number(limits.off_axis)} and the noise)."
@@ -157,25 +151,20 @@ def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
         return
     if cell.worst_ratio is not None and "noise" not in cell.reason:
         yield f"The worst value is {times(cell.worst_ratio)} the noise floor."
-    sizes = detectable(cell)
-    if sizes:
+    if sizes := detectable(cell):
         yield (
             "An error would have been found from a relative size of "
             f"{percent(sizes[0])} (best place) to {percent(sizes[1])} (worst place)."
         )
-    gains = [observation.gain for observation in cell.observations if observation.gain is not None]
-    rooms = [max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma) for gain in gains]
+    gains = [judged.gain for judged in cell.observations if judged.gain is not None]
+    rooms = [_room(gain, limits) for gain in gains]
     if rooms and (room := min(rooms)) <= limits.gain_room:
         yield f"A write of another size would have been found from {percent(room)} of it."
 
 
 def detectable(cell: CellResult) -> tuple[float, float] | None:
     """Return the smallest relative error that would have been found, at best and worst place."""
-    sizes = [
-        observation.smallest
-        for observation in cell.observations
-        if observation.smallest is not None
-    ]
+    sizes = [judged.smallest for judged in cell.observations if judged.smallest is not None]
     return (min(sizes), max(sizes)) if sizes else None
 
 
@@ -206,8 +195,9 @@ def _relations(cell: CellResult) -> Iterable[str]:
             yield f"A rule that needs no tolerance is broken: {relation.name}{detail}."
 
 
-def _elsewhere(cell: CellResult, siblings: Iterable[CellResult]) -> Iterable[str]:
-    failing = [sibling for sibling in siblings if sibling.backend != cell.backend]
-    if failing and not cell.verdict.passes:
-        columns = ", ".join(f"{sibling.verdict.value} on {sibling.backend}" for sibling in failing)
-        yield f"The same case is {columns}."
+def _elsewhere(cell: CellResult, siblings: Iterable[CellResult]) -> str:
+    others = [each for each in siblings if each.backend != cell.backend]
+    if not others or cell.verdict.passes:
+        return ""
+    columns = ", ".join(f"{each.verdict.value} on {each.backend}" for each in others)
+    return f"The same case is {columns}."

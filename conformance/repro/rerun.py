@@ -9,6 +9,7 @@ passes, 1 it fails as recorded, 2 it could not be run, 3 it fails in another way
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import shlex
@@ -40,10 +41,9 @@ from conformance.records import (
     from_json,
     record,
 )
-from conformance.repro.literals import assigned
 from conformance.runner import Event, GroupStarted, WorkerDied
 from conformance.scenario import discover
-from conformance.store import RunFolder, RunPlan, create_run, installed, installed_in
+from conformance.store import RunPlan, create_run, installed, installed_in
 
 #: The names of a script's literals: the recorded data, and the modules next to the scenario's.
 RECORDED, BESIDE = "RECORDED", "BESIDE"
@@ -115,15 +115,24 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
 
 
 def read(file: Path) -> ParsedScript:
-    """Parse a script. Raises ConformanceError if the file holds no recorded cell."""
+    """Parse a script, whose data is read as literals. Raises ConformanceError if the file holds no
+    recorded cell.
+    """
     try:
-        literals, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
-        data = literals[RECORDED]
+        text = file.read_text(encoding="utf-8")
+        nodes = {
+            node.targets[0].id: node
+            for node in ast.parse(text).body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        data = ast.literal_eval(nodes[RECORDED].value)
+        beside = ast.literal_eval(nodes[BESIDE].value) if BESIDE in nodes else {}
         folder = str(data.pop("scenarios"))
         recorded = from_json(Recorded, json.dumps(data))
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no recorded cell: {error}", path=file) from error
-    return ParsedScript(recorded, scenario, folder, literals.get(BESIDE, {}))
+    scenario = "".join(text.splitlines(keepends=True)[: nodes[RECORDED].lineno - 1])
+    return ParsedScript(recorded, scenario, folder, beside)
 
 
 def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
@@ -196,7 +205,9 @@ def gathered(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
         raise KeyboardInterrupt
     torch.set_num_threads(1)
     judged = judge_models(run, known, recorded.thresholds)
-    return judged[recorded.cell.id], _digest(run, recorded.model)
+    reference = run.group(recorded.model.id, REFERENCE.id)
+    digest = str(reference.identity.get("digest", "")) if reference else ""
+    return judged[recorded.cell.id], digest
 
 
 def unpacked(script: ParsedScript, folder: Path) -> Path:
@@ -212,11 +223,6 @@ def unpacked(script: ParsedScript, folder: Path) -> Path:
     for name, text in files.items():
         (scenarios / Path(name).name).write_text(text, encoding="utf-8")
     return scenarios
-
-
-def _digest(run: RunFolder, model: Model) -> str:
-    reference = run.group(model.id, REFERENCE.id)
-    return str(reference.identity.get("digest", "")) if reference else ""
 
 
 def _tell(event: Event) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.candidates import Candidate
 from conformance.bisect.next_step import Next, following
 from conformance.bisect.signature import Signature
 from conformance.bisect.state import BisectionRequest, BisectionState, CandidateTrial

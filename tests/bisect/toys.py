@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from conformance.bisect import trial
-from conformance.bisect.history import revisions
-from conformance.bisect.signature import Signature
+from conformance.bisect.candidates import list_commits
+from conformance.bisect.signature import Observed, Signature
 from conformance.bisect.state import BisectionRequest, BisectionState, create
 from conformance.records import Verdict
 
@@ -99,7 +99,7 @@ def repository(repo, count, fault, *, broken=(), flaky=None):
 
 def bisect_of(reports, repo, good, bad, now, **asked):
     """The folder of a bisect over the repository's commits."""
-    row = revisions.row("toy", repo, good, bad, ())
+    row = list_commits("toy", repo, good, bad, ())
     state = BisectionState(
         BisectionRequest("toy", good, bad, "toy", backwards=row.backwards, **asked), row.candidates
     )
@@ -115,7 +115,7 @@ def look(environment, again):
         text=True,
     )
     right = done.stdout.strip() == "right"
-    return trial.Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
+    return Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
 
 
 def trier(cache: Path):

@@ -19,14 +19,13 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.cli.new_project import FOLDER
-from conformance.records import Cell, Footer, Model, Thresholds
-from conformance.store import RunFolder, RunPlan
+from conformance.cli.verbs.project import FOLDER
 from tests import known_runs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+COLUMNS = ("hf", "vllm-pp2")
 BLOCK = re.compile(
     r"(?:^<!-- not run(?: \((?P<some>[^)]*)\))?: [^>]+-->\n(?P<marked>))?"
     r"^```(?:sh|bash|shell|console)\n(?P<lines>.*?)^```",
@@ -140,23 +139,13 @@ def test_every_mark_is_of_a_line() -> None:
 @pytest.fixture
 def stored(tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder with the runs that the pages name."""
-    cells = [Cell("llama", each, "steering", "middle-small-one") for each in ("hf", "vllm-pp2")]
-    results = known_runs.results(
-        cells=[known_runs.cell(one.model, one.backend, one.scenario, one.case) for one in cells]
-    )
-    models = (Model("llama", "llama", ()),)
-    here = results.environment
+    cells = [known_runs.cell("llama", each, "steering", "middle-small-one") for each in COLUMNS]
+    results = known_runs.results(cells=cells)
     names = ("RUN_A", "RUN_B", "RUN_CPU", "RUN_GPU", "RUN_BEFORE", "RUN_AFTER", "latest")
     for place in [*(f"reports/{name}" for name in names), "before/latest", "after/latest"]:
-        folder = RunFolder(tmp_path / place)
-        folder.path.mkdir(parents=True)
-        run = replace(results.run, id=folder.path.name)
-        where = replace(here, device="cuda", devices=("cuda: some",)) if "GPU" in place else here
-        folder.write_plan(
-            RunPlan(run.id, "", "", models, results.columns, tuple(cells), Thresholds())
-        )
-        whole = replace(results, run=run, environment=where, footer=Footer(2, 2, {}, 0))
-        folder.write_results(whole)
+        gpu = {"device": "cuda", "devices": ("cuda: some",)} if "GPU" in place else {}
+        run = replace(results, environment=replace(results.environment, **gpu))
+        known_runs.stored(tmp_path / place, run)
     for name in own_modules():
         monkeypatch.delitem(sys.modules, name)  # of another test's folder
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))

@@ -36,7 +36,8 @@ def used(sources: list[str]) -> set[str]:
 
 
 def members(protocol: type) -> set[str]:
-    return {name for name in vars(protocol) if not name.startswith("_")}
+    names = {*vars(protocol), *vars(protocol).get("__annotations__", ())}
+    return {name for name in names if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.__name__)

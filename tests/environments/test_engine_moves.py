@@ -6,7 +6,7 @@ import pytest
 from wheelhouse import add_wheel
 
 from conformance.bisect import trial
-from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.candidates import Candidate
 from conformance.environments import (
     EnginesMoved,
     InstalledEnvironment,

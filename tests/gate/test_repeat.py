@@ -15,9 +15,9 @@ from conformance.errors import ExitCode
 from conformance.expectations import Finding, KnownGaps
 from conformance.gate import check
 from conformance.gate.repeat import alone, in_company
-from conformance.records import Backend, Cell, Column, Footer, Thresholds, Verdict
-from conformance.store import RunFolder, RunPlan, open_run
-from tests.known_runs import CELLS, TODAY, cell, results
+from conformance.records import Backend, Cell, Column, Thresholds, Verdict
+from conformance.store import RunPlan, open_run
+from tests.known_runs import CELLS, TODAY, cell, results, stored
 
 ROOT = Path(__file__).parents[2]
 ACCIDENTS = Path(__file__).parent / "accidents"
@@ -54,7 +54,7 @@ def test_what_is_repeated_is_the_column_that_was_unexpected_not_its_backend_here
     """A backend in an environment, with or without it here: the environment's was unexpected."""
     here, old = [cell("llama", name) for name in beside], cell("llama", "vllm-pp1@old")
     broken = replace(old, verdict=Verdict.WRONG)
-    run = stored(tmp_path, results(cells=[*here, broken]))
+    run = stored(tmp_path / "run", results(cells=[*here, broken]))
     asked: list[Cell] = []
 
     def again(cells):
@@ -65,17 +65,6 @@ def test_what_is_repeated_is_the_column_that_was_unexpected_not_its_backend_here
     assert [one.backend for one in asked] == ["vllm-pp1@old"]
     assert decision.counts == Counter({Finding.PASSED: len(here), Finding.FLAKY: 1})
     assert decision.exit_code is ExitCode.OK
-
-
-def stored(folder, run):
-    """A run as a judged one lies on the disk."""
-    count = len(run.cells)
-    run = replace(run, footer=Footer(count, count, {}, 0))
-    cells = tuple(Cell(one.model, one.backend, one.scenario, one.case) for one in run.cells)
-    kept = RunFolder(folder / run.run.id)
-    kept.write_plan(RunPlan(run.run.id, "", "", (), run.columns, cells, run.environment.thresholds))
-    kept.write_results(run)
-    return kept
 
 
 def gate(tmp_path, *arguments):

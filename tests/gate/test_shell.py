@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from conformance.records import Cell, Footer, Model, Thresholds, Verdict
-from conformance.store import RunFolder, RunPlan
+from conformance.records import Cell, Verdict
+from conformance.store import RunFolder
 from tests import command
-from tests.known_runs import CELLS, cell, results
+from tests.known_runs import CELLS, cell, results, stored
 
 ENTRY = """\
 known:
@@ -25,16 +23,6 @@ known:
 GAP = {
     one: Verdict.UNSUPPORTED for one in CELLS if (one.model, one.backend) == ("mamba2", "vllm-pp2")
 }
-
-
-def stored(reports, run, planned=CELLS):
-    """A run as a judged one lies on the disk."""
-    folder = RunFolder(reports / "stored")
-    folder.path.mkdir(parents=True)
-    models = tuple(Model(name, name, ()) for name in ("llama", "mamba2"))
-    folder.write_plan(RunPlan("stored", "", "", models, run.columns, tuple(planned), Thresholds()))
-    count = len(run.cells)
-    folder.write_results(replace(run, footer=Footer(count, count, {}, 0)))
 
 
 def shell(tmp_path, *arguments, known="", **environment):
@@ -68,20 +56,16 @@ BROKEN = cell(verdict=Verdict.UNKNOWN, harness=True)
     ],
 )
 def test_a_stored_runs_exit_code(tmp_path, verdicts, known, code, words):
-    stored(tmp_path / "reports", results(verdicts))
+    stored(tmp_path / "reports" / "stored", results(verdicts), CELLS)
     found, said = shell(tmp_path, "gate", "stored", known=known)
     assert (found, words in said) == (code, True), said
 
 
-def test_a_fault_of_the_harness_is_3(tmp_path):
+def test_a_fault_of_the_harness_is_3_and_an_incomplete_run_is_refused(tmp_path):
     cells = [BROKEN if one.id == BROKEN.id else one for one in results().cells]
-    stored(tmp_path / "reports", results(cells=cells))
-    code, said = shell(tmp_path, "gate", "stored")
-    assert code == 3, said
-
-
-def test_an_incomplete_run_is_refused(tmp_path):
-    stored(tmp_path / "reports", results(cells=results().cells[:-1]))
+    stored(tmp_path / "reports" / "stored", results(cells=cells))
+    assert shell(tmp_path, "gate", "stored")[0] == 3
+    RunFolder(tmp_path / "reports" / "stored").write_results(results(cells=results().cells[:-1]))
     code, said = shell(tmp_path, "gate", "stored")
     assert (code, "incomplete" in said, "--resume" in said) == (2, True, True), said
 
@@ -91,7 +75,7 @@ def test_what_is_printed_is_readable_at_80_columns_off_a_terminal(tmp_path):
     name = "vllm-pp1@nnsight-0a1b2c3"
     cells = [cell(backend=name, verdict=Verdict.WRONG, diagnosis=words), *results().cells]
     planned = [Cell("llama", name, "steering", "first"), *CELLS]
-    stored(tmp_path / "reports", results(cells=cells), planned)
+    stored(tmp_path / "reports" / "stored", results(cells=cells), planned)
     code, said = shell(tmp_path, "gate", "stored", COLUMNS="80")
     *lines, answer = said.splitlines()
     assert code == 1, said
@@ -102,7 +86,7 @@ def test_what_is_printed_is_readable_at_80_columns_off_a_terminal(tmp_path):
 
 
 def test_the_summary_goes_where_a_ci_shows_it(tmp_path):
-    stored(tmp_path / "reports", results())
+    stored(tmp_path / "reports" / "stored", results())
     step = tmp_path / "step.md"
     code, said = shell(tmp_path, "gate", "stored", GITHUB_STEP_SUMMARY=str(step))
     assert code == 0, said
@@ -112,7 +96,7 @@ def test_the_summary_goes_where_a_ci_shows_it(tmp_path):
 
 def test_the_proposed_edit_opens_the_gate(tmp_path):
     new = CELLS[0]
-    stored(tmp_path / "reports", results({new: Verdict.WRONG}))
+    stored(tmp_path / "reports" / "stored", results({new: Verdict.WRONG}))
     code, said = shell(tmp_path, "known", "update", "stored", known=GOOD)
     assert code == 1, said
     assert "-  - match: { model: mamba2, backend: vllm-pp2 }" in said

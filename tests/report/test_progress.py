@@ -64,33 +64,17 @@ def test_the_reference_is_shown_and_not_counted() -> None:
     assert state.tally().startswith("0/3 cells, 0/2 groups")
 
 
-def test_a_cell_that_is_told_twice_counts_once() -> None:
-    state = board()
-    for _ in range(2):
-        state.take(CellFinished(HF, "clean.all", Status.OK, 1.0, reused=True))
-    assert len(state.done) == 1
-    assert state.ended == {Status.OK: 1}
-
-
 def test_a_group_that_fails_as_a_whole_ends_its_cells_and_says_why() -> None:
     text = printed(GroupFinished(HF, ok=False, reason="the engine did not start", reused=False))
     assert "2/3 cells" in text
     assert "the engine did not start" in text
 
 
-def test_a_death_is_told_at_once_with_its_cell() -> None:
-    text = printed(WorkerDied(PP1, "clean.all", Status.CRASH, "signal 6"))
-    assert "llama:vllm-pp1: crash in clean.all: signal 6" in text
-
-
-def test_a_live_display_says_deaths_and_leaves_no_bar_behind() -> None:
-    text = printed(
-        GroupStarted(HF, "llama", "hf", 2, 1),
-        WorkerDied(HF, "clean.all", Status.TIMEOUT, "60 s"),
-        terminal=True,
-    )
-    assert "timeout in clean.all" in text
-    assert "\x1b[2K" in text
+def test_a_death_is_told_at_once_and_a_live_display_leaves_no_bar_behind() -> None:
+    died = WorkerDied(PP1, "clean.all", Status.CRASH, "signal 6")
+    assert "llama:vllm-pp1: crash in clean.all: signal 6" in printed(died)
+    text = printed(GroupStarted(HF, "llama", "hf", 2, 1), died, terminal=True)
+    assert "crash in clean.all" in text and "\x1b[2K" in text
 
 
 def test_a_worker_is_listed_while_it_runs_and_not_after() -> None:
@@ -124,3 +108,4 @@ def test_never_more_is_done_than_was_planned(events: list[object]) -> None:
         before = len(state.done)
         state.take(event)  # type: ignore[arg-type]
         assert before <= len(state.done) <= state.cells
+        assert sum(state.ended.values()) <= len(state.done)  # a cell that is told twice counts once

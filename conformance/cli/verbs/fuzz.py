@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance.checkpoints import cache_folder
 from conformance.cli import engines
 from conformance.cli.options import (
     Backends,
@@ -16,9 +17,10 @@ from conformance.cli.options import (
     Models,
     Reports,
     err,
-    out,
+    note,
+    say,
 )
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
     from conformance.fuzz.tally import CampaignState
@@ -62,8 +64,6 @@ def fuzz(
     Examples: `conformance fuzz -m llama --minutes 5 --seed 3`, `conformance fuzz --resume latest`.
     """
     engines.needed()
-    from conformance.checkpoints import cache_folder
-    from conformance.errors import ExitCode
     from conformance.fuzz import campaign, report, tally
     from conformance.fuzz import corpus as corpora
     from conformance.inputs import manifest as manifests
@@ -102,13 +102,13 @@ def fuzz(
         folder=folder,
         known=gaps,
         cache=cache_folder(),
-        tell=lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True),
+        tell=note,
     )
     summary = running.run()
     if summary.interrupted:
         _say(running.state)
         words = f"conformance fuzz --resume {folder.name}{_corpus_option(state)}"
-        err.print(f"interrupted; go on with: {words}", markup=False, soft_wrap=True)
+        note(f"interrupted; go on with: {words}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not state.asked.frozen:
         for difference in running.state.differences:
@@ -158,4 +158,4 @@ def _say(state: CampaignState) -> None:
     from conformance.fuzz import tally
 
     for line in tally.summary(state):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)

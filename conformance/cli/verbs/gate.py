@@ -1,23 +1,31 @@
-"""`conformance gate`: compare a run with known.yaml."""
+"""`conformance gate` and `known update`: compare a run with known.yaml, and maintain it."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from conformance.checkpoints import cache_folder
 from conformance.cli import engines, selecting
 from conformance.cli.options import (
     Choice,
     Expectations,
+    Folder,
+    Manifest,
     Reports,
+    Run,
     RunOptions,
     Trust,
+    note,
     out,
 )
+from conformance.errors import ExitCode
 from conformance.planning import selection
+from conformance.scenario import discover
 
 
 def gate(
@@ -44,24 +52,20 @@ def gate(
     if rounds or not name:
         engines.needed()
 
-    from functools import partial
-
     from conformance import gate as gates
-    from conformance.checkpoints import cache_folder
+    from conformance.expectations.entries import refuse_unmatched
     from conformance.planning.trust import of_plan
     from conformance.report import render
     from conformance.report.progress import Progress
-    from conformance.scenario import discover
 
     known = selection.expected(expectations)
     every = selection.every_cell(choice.manifest, choice.scenarios)
     if name:
         folder = selecting.open_run(reports, name)
         if repeats:
-            planned = of_plan(folder.plan())
-            selecting.require_known(planned, folder.path, choice, trust=trust)
+            selecting.require_known(of_plan(folder.plan()), folder.path, choice, trust=trust)
     else:
-        gates.refuse_unmatched(known, every)
+        refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)
         selecting.executed(folder, choice.scenarios, running, known=known)
     check = partial(gates.check, folder, known, every, selecting.today(), strict=strict)
@@ -88,3 +92,33 @@ def gate(
     else:
         render.terminal.document(gates.document(decision), out)
     raise typer.Exit(decision.exit_code)
+
+
+def update_known(
+    *,
+    name: Run = "latest",
+    write: Annotated[bool, typer.Option(help="Write the file instead of a diff.")] = False,
+    expectations: Expectations,
+    manifest: Manifest,
+    scenarios: Folder,
+    reports: Reports,
+) -> None:
+    """Propose the smallest edit of known.yaml that makes a run as expected, as a diff.
+
+    Exits 1 when an edit is proposed and not written.
+    """
+    from conformance.expectations import difference, update
+    from conformance.store.files import write_text
+
+    known = selection.expected(expectations)
+    every = selection.every_cell(manifest, scenarios)
+    text = expectations.read_text("utf-8") if expectations.is_file() else "known: []\n"
+    results = selecting.open_run(reports, name).results()
+    updated = update(text, known, results, every, selecting.today())
+    for line in (*updated.changes, *(f"left for you: {line}" for line in updated.unsolved)):
+        note(line)
+    if write:
+        write_text(expectations, updated.text)
+    else:
+        typer.echo(difference(text, updated.text, expectations), nl=False)
+        raise typer.Exit(ExitCode.UNEXPECTED if updated.changes else ExitCode.OK)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, Folder, Manifest, Reports, err
+from conformance.cli.options import Choice, Folder, Manifest, Reports, note
 from conformance.errors import ConformanceError
-from conformance.repro.upstream import UpstreamProject
+from conformance.repro import UpstreamProject
+from conformance.scenario import discover
 
 if TYPE_CHECKING:
     from conformance.records import CellResult, Column, Model, Results
@@ -53,7 +54,7 @@ def repro(
     """
     engines.needed()
     from conformance.planning.trust import Executed
-    from conformance.report import cell_text
+    from conformance.report import terminal_text
     from conformance.repro import issue as issues
     from conformance.repro import of_check, script
 
@@ -64,7 +65,7 @@ def repro(
     if folder.is_check:
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        answers = [of_check.script_of(folder, one) for one in cell_text.find_all(results, cell)]
+        answers = [of_check.script_of(folder, one) for one in terminal_text.find_all(results, cell)]
         for answer in answers:
             known(answer.executed())
         for answer in answers:
@@ -73,7 +74,7 @@ def repro(
             for data, path in answer.beside().items():
                 _beside(path, output / data)
         return
-    result = script.shareable(cell_text.find(results, cell))
+    result = script.shareable(terminal_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
     recorded = script.recorded(results, result, model, column)
@@ -94,9 +95,7 @@ def _written(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     typer.echo(path)
-    err.print(
-        f"run it with: {sys.executable} {path}", markup=False, highlight=False, soft_wrap=True
-    )
+    note(f"run it with: {sys.executable} {path}")
 
 
 def _beside(path: Path, target: Path) -> None:
@@ -104,13 +103,11 @@ def _beside(path: Path, target: Path) -> None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    err.print(f"it reads {target}", markup=False, highlight=False, soft_wrap=True)
+    note(f"it reads {target}")
 
 
 def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
     """Return the scenario. Raises ConformanceError if it is not the one that the run used."""
-    from conformance.scenario import discover
-
     scenario = discover(folders).get(cell.scenario)
     if scenario is None:
         raise ConformanceError(
@@ -123,12 +120,9 @@ def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
             path=scenario.path,
             remedy=f"run again: {cell.command}",
         )
-    then = next((info for info in results.scenarios if info.id == scenario.name), None)
-    now = scenario.info()
-    if then is None or (then.trace_source, then.reference_source) != (
-        now.trace_source,
-        now.reference_source,
-    ):
+    then = [info for info in results.scenarios if info.id == scenario.name]
+    sources = [(info.trace_source, info.reference_source) for info in (*then, scenario.info())]
+    if not then or sources[0] != sources[-1]:
         raise ConformanceError(
             f"the scenario {scenario.name!r} is not what it was in run {results.run.id}",
             path=scenario.path,

@@ -1,14 +1,19 @@
-"""`conformance run`: observe, judge and report the matrix."""
+"""`conformance run` and `judge`: observe, judge and report the matrix, or judge a run again."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import gc
+from json import dumps
 from typing import Annotated
 
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, On, Reports, RunOptions, Trust, out
+from conformance.cli.options import Choice, Folder, On, Reports, Run, RunOptions, Trust, out
+from conformance.errors import ConformanceError
+from conformance.planning import selection
+from conformance.records import Thresholds, widened
+from conformance.scenario import discover
 
 
 def run(
@@ -47,7 +52,7 @@ def run(
     submitted at a time, by default all that can start.
     """
     engines.needed()
-    from conformance.report.terminal_summary import summary
+    from conformance.report.terminal_text import summary
 
     with selecting.join_cluster(on, running) as allocate:
         if resume:
@@ -56,14 +61,56 @@ def run(
             folder = selecting.new_run(reports, choice, running)
         results, page = selecting.executed(folder, choice.scenarios, running, allocate=allocate)
     if json:
-        typer.echo(_line(folder.path, page, results.footer.exit_code))
+        place = {"run": folder.id, "folder": str(folder.path), "page": str(page)}
+        typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
     else:
         summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)
 
 
-def _line(folder: Path, page: Path, code: int) -> str:
-    from json import dumps
+def judge(
+    *,
+    name: Run = "latest",
+    widen: Annotated[
+        float,
+        typer.Option(min=1.0, help="All limits so many times as wide, to see what hangs on them."),
+    ] = 1.0,
+    strict_numerics: Annotated[
+        bool, typer.Option(help="Cells that drift in bf16 fail the run too.")
+    ] = False,
+    scenarios: Folder,
+    reports: Reports,
+) -> None:
+    """Judge a stored run again, without engines, perhaps with wider limits.
 
-    named = {"run": folder.name, "folder": str(folder), "page": str(page), "exit_code": code}
-    return dumps(named)
+    Examples: `conformance judge latest`, `conformance judge latest --widen 20` (of a run with
+    `--keep all`).
+    """
+    engines.needed()
+    from conformance.processes import parallel
+
+    folder = selecting.open_run(reports, name)
+    # Starting its processes takes as long as the imports below.
+    parallel.prepare(len(folder.plan().cells))
+    # Searching half a million records for cycles takes a second and finds none.
+    gc.disable()
+
+    from conformance import execution
+    from conformance.check import kept
+    from conformance.report.terminal_text import summary
+
+    if folder.is_check:
+        if widen != 1 or strict_numerics:
+            raise ConformanceError("the answers of a check have one set of limits")
+        results, page = kept.answered_again(folder)
+    else:
+        results = execution.judge(
+            folder,
+            discover(scenarios),
+            widened(Thresholds(), widen),
+            selection.expected(),
+            strict_numerics=strict_numerics,
+        )
+        page = execution.publish(folder, results)
+    summary(results, page, out)
+    raise typer.Exit(results.footer.exit_code)

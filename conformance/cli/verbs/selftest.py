@@ -7,16 +7,9 @@ from typing import Annotated
 
 import typer
 
+from conformance.checkpoints import cache_folder
 from conformance.cli import engines
-from conformance.cli.options import (
-    Backends,
-    Folder,
-    Manifest,
-    Models,
-    Reports,
-    err,
-    out,
-)
+from conformance.cli.options import Backends, Folder, Manifest, Models, Reports, err, note, out, say
 from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import plan, selection
 from conformance.records import Thresholds, widened
@@ -73,7 +66,6 @@ def selftest(
     if again and resume:
         raise ConformanceError("--again observes nothing, --resume does", remedy="give one of them")
     engines.needed()
-    from conformance.checkpoints import cache_folder
     from conformance.inputs import manifest as manifests
     from conformance.selftest import command
     from conformance.selftest.show import Lines, show_controls
@@ -104,8 +96,8 @@ def selftest(
         raise typer.Exit(ExitCode.OK if held else ExitCode.UNEXPECTED)
     folder, table = command.run(request, cache_folder(), Lines(err))
     if table is None:
-        err.print(f"go on with it: conformance selftest --resume {folder.id}", soft_wrap=True)
+        note(f"go on with it: conformance selftest --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     show_table(table, out)
-    out.print(f"{folder.path / 'index.html'}", soft_wrap=True)
+    say(f"{folder.path / 'index.html'}")
     raise typer.Exit(command.exit_code(table))

@@ -1,19 +1,20 @@
-"""`conformance list`, `show`, `report` and `schema`: describe cells, runs and formats."""
+"""Commands that describe cells, stored runs and formats."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conformance.cli import selecting
-from conformance.cli.options import Choice, Reports, Without, err, out
+from conformance.cli.options import Choice, Reports, Without, err, note, out
 from conformance.planning import selection
 
 if TYPE_CHECKING:
     from conformance.records import Results
-    from conformance.report.sections.changes import Changes
+    from conformance.report.sections.comparisons import Changes
 
 
 def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_moves")]) -> None:
@@ -23,7 +24,7 @@ def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_m
         typer.echo(cell.id)
     models, columns = len(selected.models), len(selected.columns)
     err.print(f"{models} models × {columns} backends: {len(selected.cells)} cells")
-    err.print(selected.selection.words, highlight=False)
+    note(selected.selection.words)
 
 
 def show(
@@ -33,11 +34,11 @@ def show(
     reports: Reports,
 ) -> None:
     """Explain one cell's verdict, with the same reasoning as in the report."""
-    from conformance.report import cell_text
+    from conformance.report import terminal_text
 
     folder = selecting.open_run(reports, name, cell)
     where = selecting.found_with(folder, reports)
-    cell_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
+    terminal_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
 
 
 def report(
@@ -58,39 +59,34 @@ def report(
     `reports/RUN_CPU+RUN_GPU/index.html`. Runs are refused if they are incomplete or not comparable
     (other thresholds, weights or scenarios, the same cells on the same hardware).
     """
-    from conformance.report import html
-
-    if names and len(names) > 1:
-        typer.echo(_merged(names, against, reports))
-        return
-    folder = selecting.open_run(reports, *(names or ["latest"]))
-    results = folder.results()
-    changes = _changes(folder.path, results, against, reports)
-    typer.echo(html.publish(results, folder.path, html.Besides(changes=changes)))
-
-
-def _merged(names: list[str], against: str, reports: Path) -> Path:
     from conformance.report import html, merging, tables
     from conformance.store import RunFolder
 
-    merged = merging.merged([selecting.open_run(reports, name).results() for name in names])
-    folder = RunFolder(reports / merged.results.run.id)
-    folder.path.mkdir(exist_ok=True)
-    folder.write_results(merged.results)
-    tables.write(merged.results, folder.path)
-    changes = _changes(folder.path, merged.results, against or "none", reports)
-    besides = html.Besides(changes=changes, sources=merged.sources, origin=merged.origin)
-    return html.publish(merged.results, folder.path, besides)
+    folders = [selecting.open_run(reports, name) for name in names or ["latest"]]
+    if len(folders) == 1:
+        [folder] = folders
+        results, besides = folder.results(), html.Besides()
+    else:
+        merged = merging.merged([folder.results() for folder in folders])
+        results = merged.results
+        besides = html.Besides(sources=merged.sources, origin=merged.origin)
+        folder = RunFolder(reports / results.run.id)
+        folder.path.mkdir(exist_ok=True)
+        folder.write_results(results)
+        tables.write(results, folder.path)
+        against = against or "none"
+    changes = _changes(folder.path, results, against, reports)
+    typer.echo(html.publish(results, folder.path, replace(besides, changes=changes)))
 
 
 def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:
-    from conformance.diff import since
+    from conformance import diff
 
     if against == "none":
         return None
     if against:
-        return since.between(selecting.open_run(reports, against).results(), results)
-    return since.last(path, results)
+        return diff.changes_between(selecting.open_run(reports, against).results(), results)
+    return diff.changes_since_last(path, results)
 
 
 def schema() -> None:
@@ -98,3 +94,66 @@ def schema() -> None:
     from conformance.report.schema import results_schema
 
     typer.echo(results_schema())
+
+
+def diff(
+    *,
+    before: Annotated[str, typer.Argument(help="The run before: a name under reports/.")],
+    after: Annotated[str, typer.Argument(help="The run after; a folder's path will do too.")],
+    margin: Annotated[
+        float, typer.Option(min=1.01, help="Tell margins that shrank by this factor.")
+    ] = 2.0,
+    cost: Annotated[
+        float, typer.Option(min=1.01, help="Tell times and memory that changed by this factor.")
+    ] = 1.5,
+    strict: Annotated[
+        bool, typer.Option(help="Shrunken margins and missing cells are regressions too.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the differences as JSON.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write them as Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write them as a page.")] = None,
+    reports: Reports,
+) -> None:
+    """Compare two judged runs: failures, fixes, layouts, margins, speed, memory.
+
+    Exits 1 when a cell that did not fail before fails now or is no longer supported.
+    """
+    from conformance import diff as differences
+    from conformance.records import to_json
+    from conformance.report import render
+    from conformance.store.files import write_text
+
+    a, b = (
+        selecting.open_run(Path() if Path(name, "plan.json").is_file() else reports, name).results()
+        for name in (before, after)
+    )
+    compared = differences.compare(a, b, margin=margin, cost=cost)
+    answer = differences.document(compared)
+    if json:
+        write_text(json, to_json(compared, indent=1) + "\n")
+    if markdown:
+        write_text(markdown, render.markdown.document(answer))
+    if html:
+        write_text(html, render.page.document(answer))
+    render.terminal.document(answer, out)
+    raise typer.Exit(compared.exit_code(strict=strict))
+
+
+def history(
+    *,
+    last: Annotated[int, typer.Option(min=1, help="So many of the newest runs.")] = 12,
+    reports: Reports,
+) -> None:
+    """Show the stored runs over time: verdicts and margins of each model and column, and the
+    versions of each run. Writes history.html into the reports folder and prints its path.
+    """
+    from conformance import history as past
+    from conformance.report import render
+    from conformance.store.files import write_text
+
+    runs = past.stored(reports, last, lambda name: note(f"reading {name}"))
+    answer = past.document(runs)
+    render.terminal.document(answer, out)
+    page = reports / "history.html"
+    write_text(page, render.page.document(answer))
+    typer.echo(page)

@@ -7,12 +7,13 @@ thirteen models share is one line, not ninety-one.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.expectations import conclusion_of, finding_of
 from conformance.records import CellResult, Finding, Gap, Results, Side, Verdict
+from conformance.report.grouping import grouped
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import headline
 
@@ -57,19 +58,23 @@ def blamed(cell: CellResult) -> str:
 
 def troubles(results: Results) -> tuple[Trouble, ...]:
     """Return new troubles, the worst first, then those that only drift."""
-    groups: dict[tuple[object, ...], list[CellResult]] = defaultdict(list)
-    for cell in results.cells:
-        finding = finding_of(cell)
-        if finding not in (Finding.PASSED, Finding.KNOWN):
-            words = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
-            gone = cell.gap if finding is Finding.STALE else None
-            key = (finding, cell.verdict, cell.backend, _alike(words), blamed(cell), gone)
-            groups[key].append(cell)
+    groups = grouped(
+        (cell for cell in results.cells if finding_of(cell) not in (Finding.PASSED, Finding.KNOWN)),
+        _subject,
+    )
     totals = Counter((cell.model, cell.backend, cell.scenario) for cell in results.cells)
     listed = _merged(_trouble(cells, totals, results.gaps) for cells in groups.values())
     return tuple(
         sorted(listed, key=lambda t: (t.finding.fine, ORDER[t.verdict], -t.cells, t.backends))
     )
+
+
+def _subject(cell: CellResult) -> tuple[object, ...]:
+    """Return what the cells of one trouble have in common."""
+    words = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
+    finding = finding_of(cell)
+    gone = cell.gap if finding is Finding.STALE else None
+    return finding, cell.verdict, cell.backend, _alike(words), blamed(cell), gone
 
 
 def _alike(text: str) -> str:
@@ -79,24 +84,22 @@ def _alike(text: str) -> str:
 
 def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
     """Merge troubles that are equal in the same cells of several backends."""
-    by_subject: dict[object, Trouble] = {}
-    for trouble in troubles:
+
+    def subject(trouble: Trouble) -> tuple[object, ...]:
         stale = trouble.finding is Finding.STALE  # there the number is a line of known.yaml
         text = trouble.text if stale else _alike(trouble.text)
-        subject = (trouble.finding, trouble.verdict, text, trouble.blamed)
-        key = (subject, trouble.models, trouble.scenarios)
-        earlier = by_subject.get(key)
-        by_subject[key] = trouble if earlier is None else _together(earlier, trouble)
-    return list(by_subject.values())
+        where = (trouble.models, trouble.scenarios)
+        return trouble.finding, trouble.verdict, text, trouble.blamed, where
 
-
-def _together(earlier: Trouble, further: Trouble) -> Trouble:
-    return replace(
-        earlier,
-        backends=earlier.backends + further.backends,
-        cells=earlier.cells + further.cells,
-        of=earlier.of + further.of,
-    )
+    return [
+        replace(
+            same[0],
+            backends=tuple(backend for trouble in same for backend in trouble.backends),
+            cells=sum(trouble.cells for trouble in same),
+            of=sum(trouble.of for trouble in same),
+        )
+        for same in grouped(troubles, subject).values()
+    ]
 
 
 def _trouble(
@@ -205,17 +208,16 @@ def summary(cells: Iterable[CellResult]) -> CellsSummary:
 
 def by_group(results: Results) -> dict[tuple[str, str], CellsSummary]:
     """Summarize the cells by model and backend, in the order of the run."""
-    groups: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
-    for cell in results.cells:
-        groups[cell.model, cell.backend].append(cell)
+    groups = grouped(results.cells, lambda cell: (cell.model, cell.backend))
     return {key: summary(cells) for key, cells in groups.items()}
 
 
 def by_backend(results: Results) -> dict[str, CellsSummary]:
-    columns: dict[str, list[CellResult]] = {column.id: [] for column in results.columns}
-    for cell in results.cells:
-        columns.setdefault(cell.backend, []).append(cell)
-    return {name: summary(cells) for name, cells in columns.items() if cells}
+    """Summarize the cells by backend, in the order of the columns."""
+    order = {column.id: index for index, column in enumerate(results.columns)}
+    groups = grouped(results.cells, lambda cell: cell.backend)
+    names = sorted(groups, key=lambda name: order.get(name, len(order)))
+    return {name: summary(groups[name]) for name in names}
 
 
 def headline_of(results: Results) -> str:

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 
 from conformance.expectations.assess import Standing
 from conformance.records import CellResult, Finding, Gap, Results, Side
-from conformance.report.sections.section import Entry, Heading, Section, Table, Text
+from conformance.report.grouping import grouped
+from conformance.report.sections.section import Entry, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.shortening import clip, few
 
 _NAMES = 6
 _TITLE = 80
-_COLUMNS = (
-    Heading("cause"),
-    Heading("cells", figure=True),
-    Heading("models"),
-    Heading("columns"),
-    Heading("whose"),
-    Heading("since"),
-)
+_COLUMNS = columns("cause", "cells", "models", "columns", "whose", "since", figures=("cells",))
 #: Packages whose versions matter, by the party that has to fix a gap.
 _PACKAGES = {
     "nnsight": ("nnsight",),
@@ -43,44 +37,32 @@ def anchor(index: int) -> str:
 
 def section(results: Results) -> Section | None:
     """Return the known gaps, those that need a fix of known.yaml first; None if there are none."""
-    touched: dict[int, list[CellResult]] = {index: [] for index in range(len(results.gaps))}
-    for cell in results.cells:
-        if cell.gap is not None:
-            touched[cell.gap].append(cell)
-    order = sorted(
-        touched,
-        key=lambda index: (
-            not Standing(results.gaps[index].standing).wrong,
-            -len(touched[index]),
-        ),
-    )
-    rows = tuple(
-        _row(results, index, touched[index])
-        for index in order
-        if touched[index] or Standing(results.gaps[index].standing).wrong
-    )
-    return (
-        Section("Known gaps", (Table(_COLUMNS, rows, first=len(rows)),), "gaps") if rows else None
-    )
+    touched = grouped(results.cells, lambda cell: cell.gap)
+    shown = [
+        (Standing(gap.standing).wrong, touched.get(index, []), index)
+        for index, gap in enumerate(results.gaps)
+        if index in touched or Standing(gap.standing).wrong
+    ]
+    shown.sort(key=lambda one: (not one[0], -len(one[1])))
+    rows = tuple(_row(results, index, cells) for _, cells, index in shown)
+    table = Table(_COLUMNS, rows, first=len(rows))
+    return Section("Known gaps", (table,), "gaps") if rows else None
 
 
 def brief(results: Results) -> Table | None:
     """Return one line for each gap, for the terminal."""
-    counts = Counter(cell.gap for cell in results.cells if cell.gap is not None)
-    columns = {
-        index: [cell.backend for cell in results.cells if cell.gap == index] for index in counts
-    }
+    touched = grouped(results.cells, lambda cell: cell.gap)
     rows = tuple(
         (
-            str(count),
-            few(columns[index], _NAMES),
+            str(len(cells)),
+            few((cell.backend for cell in cells), _NAMES),
             title(results.gaps[index]),
             results.gaps[index].whose or results.gaps[index].link,
         )
-        for index, count in counts.most_common()
+        for index, cells in sorted(touched.items(), key=lambda item: -len(item[1]))
         if index is not None
     )
-    titles = (Heading("known gaps", figure=True), Heading("on"), Heading("cause"), Heading("whose"))
+    titles = columns("known gaps", "on", "cause", "whose", figures=("known gaps",))
     return Table(titles, rows, first=20, rest="the report") if rows else None
 
 

@@ -17,23 +17,20 @@ from conformance.report.verdict_styles import LOOKS, Family
 class Text:
     """One line of words and their style.
 
-    `symbol` precedes them in the family's shape; `fills` colours the whole table cell, `edge` marks
-    its left side. `link` and `hint` are for the page, `cell` is the id of a cell to link to,
-    `anchor` names their own place.
+    `symbol` precedes them in the family's shape; `fills` colours the whole table cell. `link` and
+    `hint` are for the page, `cell` is the id of a cell to link to, `anchor` names their own place.
     """
 
     words: str
     family: Family | None = None
     symbol: str = ""
     quiet: bool = False
-    code: bool = False
     tag: str = ""
     link: str = ""
     cell: str = ""
     anchor: str = ""
     hint: str = ""
     fills: bool = False
-    edge: bool = False
 
 
 #: An entry of a table: words, or several lines of them.
@@ -46,7 +43,6 @@ class Heading:
 
     title: str
     figure: bool = False
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,6 @@ class Table:
 
     `first` rows are shown where space is short, and `rest` says where the others are. On the page,
     `folded` hides the table behind its title, and `peek` rows (0: all) are visible at first.
-    `heads` replace the columns' titles: a name, and titles with the number of columns each spans.
     """
 
     columns: tuple[Heading, ...]
@@ -65,7 +60,6 @@ class Table:
     rest: str = ""
     folded: bool = False
     peek: int = 0
-    heads: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +117,7 @@ def texts(entry: Entry) -> tuple[Text, ...]:
     return tuple(Text(line) if isinstance(line, str) else line for line in lines)
 
 
-def verdict_text(verdict: Verdict, words: str = "") -> Text:
-    """Return the verdict, or these words for it, with its symbol."""
+def verdict_text(verdict: Verdict, words: str = "", cell: str = "") -> Text:
+    """Return the verdict, or these words for it, with its symbol and a link to this cell."""
     look = LOOKS[verdict]
-    return Text(words or verdict.value, look.family, look.symbol)
+    return Text(words or verdict.value, look.family, look.symbol, cell=cell)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.records.injected import FILE, SCHEMA, Ending, Limit, Row, SelfTest, Totals
+from conformance.report.grouping import grouped
 from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.store.files import read_record
@@ -66,9 +67,7 @@ def section(stored: SelfTest) -> Section:
 
 def _faults(rows: Sequence[Row]) -> Table:
     backends = list(dict.fromkeys(row.backend for row in rows))
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.fault, row.scenario), []).append(row)
+    groups = grouped(rows, lambda row: (row.fault, row.scenario))
     return Table(
         columns("fault", "side", "scenario", *backends),
         tuple(
@@ -101,23 +100,22 @@ _OF_READS = (
 
 def _limits(limits: Sequence[Limit]) -> list[Block]:
     """Return the detection limits of writes, of writes' effects at later layers, and of reads."""
-    titles: dict[str, list[Limit]] = {_OF_WRITES: [], _LATER: [], _OF_READS: []}
-    for limit in limits:
-        of_write = _LATER if limit.kind.later else _OF_WRITES
-        titles[of_write if limit.kind.of_write else _OF_READS].append(limit)
-    return [_limits_of(own, title) for title, own in titles.items() if own]
+
+    def title(limit: Limit) -> str:
+        return (_LATER if limit.kind.later else _OF_WRITES) if limit.kind.of_write else _OF_READS
+
+    by_title = grouped(limits, title)
+    titles = (_OF_WRITES, _LATER, _OF_READS)
+    return [_limits_of(by_title[name], name) for name in titles if name in by_title]
 
 
 def _limits_of(limits: Sequence[Limit], title: str) -> Table:
     """Return a scenario's worst limits; backends with equal figures share a row."""
-    groups: dict[tuple[str, str], dict[str, list[Limit]]] = {}
-    for limit in sorted(limits, key=lambda limit: limit.scenario):
-        backends = groups.setdefault((limit.scenario, limit.precision), {})
-        backends.setdefault(limit.backend, []).append(limit)
     kinds = list(dict.fromkeys(limit.kind for limit in limits))
+    ordered = sorted(limits, key=lambda limit: limit.scenario)
     rows: dict[tuple[str, ...], list[str]] = {}
-    for key, backends in groups.items():
-        for backend, own in backends.items():
+    for key, group in grouped(ordered, lambda limit: (limit.scenario, limit.precision)).items():
+        for backend, own in grouped(group, lambda limit: limit.backend).items():
             worst = (_worst([limit for limit in own if limit.kind == kind]) for kind in kinds)
             rows.setdefault((*key, *worst), []).append(backend)
     return Table(

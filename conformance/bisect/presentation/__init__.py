@@ -1,1 +1,0 @@
-"""Show a search as terminal lines, a document and a page."""
