@@ -11,7 +11,7 @@ from conformance.bisect.presentation.signature_parts import USUAL, SignaturePart
 from conformance.bisect.search import Class
 from conformance.diff.compare import cause_words
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record
-from conformance.runner.zygote_pool import CANNOT_IMPORT
+from conformance.runner.zygotes import CANNOT_IMPORT
 
 #: The keys of a group's identity that describe a layout.
 _LAYOUT = ("layer_list", "model")
