@@ -22,7 +22,7 @@ from conformance.store import (
     scenario_digest,
     sources_digest,
 )
-from conformance.store.opened import unchanged
+from conformance.store.keys import unchanged
 
 #: Messages of systems and engines when a machine has too little space, which may be temporary.
 NO_ROOM = re.compile(

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from conformance import loose_json, regular_file
+from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
@@ -37,11 +37,11 @@ from conformance.records import (
 from conformance.records.base import CellId, Id
 from conformance.store import details, keeping
 from conformance.store.files import (
+    read_bytes,
     read_record,
     read_tensors,
     record_in,
     safe,
-    unreadable,
     write_record,
     write_tensors,
     write_text,
@@ -298,18 +298,14 @@ def read_results(path: Path) -> Results:
     remedy = f"finish it: conformance run --resume {path.parent.name}"
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
-    try:
-        text = regular_file.read_bytes(path)
-    except FileNotFoundError as error:
-        raise ConformanceError("there are no results", path=path, remedy=remedy) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+    text = read_bytes(path)
+    if text is None:
+        raise ConformanceError("there are no results", path=path, remedy=remedy)
     try:
         results = record_in(Results, text, path)
     except ConformanceError:
-        # Parse an invalid record again: to say why, or to upgrade it.
-        _check_whole(text, path, remedy)
-        results = record_in(Results, text, path, upgrade=upgraded)
+        _check_whole(text, path, remedy)  # which says more of a part, and of another version
+        raise
     _check_schema(results.schema, path)
     if not results.details:
         return results
