@@ -10,11 +10,19 @@ Packages that a specification does not name have the versions of this project's 
 resolver allows. So two environments differ only in the named packages and what these force.
 """
 
-from conformance.environments.building import build
+from conformance.environments.building import (
+    EnvironmentFolder,
+    build,
+    importable,
+    listed,
+    measured,
+    remove,
+)
 from conformance.environments.columns import (
     Order,
     command_of,
     kept,
+    load,
     named_columns,
     own_environments,
     place,
@@ -22,9 +30,6 @@ from conformance.environments.columns import (
     runs_on,
     short,
 )
-from conformance.environments.declared import load
-from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
-from conformance.environments.made import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.environments.releases import each_release
 from conformance.environments.resolving import (
     ENGINES,
@@ -35,8 +40,13 @@ from conformance.environments.resolving import (
     resolve,
     vllm_package,
 )
-from conformance.environments.sources import importable
-from conformance.environments.spec import Spec, parse
+from conformance.environments.spec import (
+    EnginesMoved,
+    InstalledEnvironment,
+    Spec,
+    Untestable,
+    parse,
+)
 
 __all__ = [
     "ENGINES",

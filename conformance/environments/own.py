@@ -19,11 +19,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from conformance.environments import uv
-from conformance.environments.building import build, read
-from conformance.environments.made import InstalledEnvironment
+from conformance.environments.building import build, importable, read
 from conformance.environments.resolving import NEEDS
-from conformance.environments.sources import importable
-from conformance.environments.spec import Spec, parse
+from conformance.environments.spec import InstalledEnvironment, Spec, parse
 from conformance.errors import ConformanceError
 from conformance.records import digest
 from conformance.store.files import write_text

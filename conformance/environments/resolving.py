@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.environments import trees, uv
-from conformance.environments.made import EnginesMoved, Untestable
-from conformance.environments.spec import Spec, folder_of
+from conformance.environments.spec import EnginesMoved, Spec, Untestable, folder_of
 from conformance.errors import ConformanceError
 from conformance.inputs import packaged
 from conformance.records import digest, record

@@ -86,24 +86,26 @@ def test_of_every_scenario_a_script_can_be_written(
         assert rerun.read(tmp_path / script_name(cell)).recorded.cell.id == cell.id
 
 
-#: Scenario → verdict of the failure that its script must show again.
+#: Scenario, case → verdict of the failure that its script must show again.
 FAILURES = {
-    "dropped_write": Verdict.DROPPED,
-    "twice_write": Verdict.MISSCALED,
-    "first_prompt_only": Verdict.PARTIAL,
-    "layer_off": Verdict.WRONG,
-    "swapped_prompts": Verdict.WRONG,
-    "short_rows": Verdict.STRUCTURE,
-    "raises": Verdict.ERROR,
+    ("writes", "dropped"): Verdict.DROPPED,
+    ("writes", "twice"): Verdict.MISSCALED,
+    ("writes", "first_prompt_only"): Verdict.PARTIAL,
+    ("reads", "layer_off"): Verdict.WRONG,
+    ("swapped_prompts", "all"): Verdict.WRONG,
+    ("reads", "short_rows"): Verdict.STRUCTURE,
+    ("raises", "all"): Verdict.ERROR,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_is_seen_again(broken: Ran, name: str, backend: str, tmp_path: Path) -> None:
-    cell = broken.cells()[f"{name}[llama-{backend}-all]"]
-    assert cell.verdict is FAILURES[name], cell.reason
+@pytest.mark.parametrize(("name", "case"), FAILURES)
+def test_a_failure_is_seen_again(
+    broken: Ran, name: str, case: str, backend: str, tmp_path: Path
+) -> None:
+    cell = broken.cells()[f"{name}[llama-{backend}-{case}]"]
+    assert cell.verdict is FAILURES[name, case], cell.reason
     found = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
     assert found.code == 1, found.output[-3000:]
     assert f"FAILS as recorded: {cell.verdict}" in found.output
@@ -112,7 +114,7 @@ def test_a_failure_is_seen_again(broken: Ran, name: str, backend: str, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
 def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Path) -> None:
-    path = written(broken, f"correct_write[llama-{backend}-all]", tmp_path, scenarios=BROKEN)
+    path = written(broken, f"writes[llama-{backend}-correct]", tmp_path, scenarios=BROKEN)
     found = run(path)
     assert found.code == 0, found.output[-3000:]
 
@@ -128,7 +130,7 @@ def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_another_failure_than_the_recorded_one_is_told_apart(broken: Ran, tmp_path: Path) -> None:
     """The negative control: the script of a dropped write, whose write is fixed halfway."""
-    path = written(broken, "dropped_write[llama-hf-all]", tmp_path, scenarios=BROKEN)
+    path = written(broken, "writes[llama-hf-dropped]", tmp_path, scenarios=BROKEN)
     text = path.read_text(encoding="utf-8")
     line = "        _ = layer.stream + vector\n"
     assert text.count(line) == 1
@@ -142,7 +144,7 @@ def test_another_failure_than_the_recorded_one_is_told_apart(broken: Ran, tmp_pa
 @pytest.mark.slow
 def test_a_failure_on_two_stages_is_seen_again_and_written_up(broken: Ran, tmp_path: Path) -> None:
     more = ("--issue", "--to", "nnsight")
-    path = written(broken, "dropped_write[llama-vllm-pp2-all]", tmp_path, *more, scenarios=BROKEN)
+    path = written(broken, "writes[llama-vllm-pp2-dropped]", tmp_path, *more, scenarios=BROKEN)
     text = path.with_suffix(".md").read_text(encoding="utf-8")
     assert "2 pipeline stages" in text
     assert path.read_text(encoding="utf-8").rstrip() in text

@@ -19,7 +19,7 @@ from conformance.check.kept import Kept
 from conformance.check.search.edits import Found
 from conformance.check.searching import Edits
 from conformance.dumps import reading
-from conformance.environments import declared
+from conformance.environments import columns
 from conformance.errors import ConformanceError
 from conformance.fuzz import campaign, corpus, tally
 from conformance.inputs import project, usable
@@ -121,7 +121,7 @@ def _cached(folder: Path) -> object:
 
 
 FILES = (
-    Read("environments.yaml", ENVIRONMENTS, lambda at: declared.load(at / "environments.yaml")),
+    Read("environments.yaml", ENVIRONMENTS, lambda at: columns.load(at / "environments.yaml")),
     Read("plan.json", PLAN, lambda at: RunFolder(at).plan()),
     Read("results.json", synthetic.one_cell(), lambda at: read_results(at / "results.json")),
     Read("run.json", RunInfo("run", "now", "then", 1.0, "run", 2), _record(RunInfo, "run.json")),

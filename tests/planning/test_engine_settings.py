@@ -9,8 +9,7 @@ import pytest
 
 from conformance.builtin.engine_alone import GENERATED, WITHOUT_NNSIGHT
 from conformance.environments import parse
-from conformance.environments.columns import short
-from conformance.environments.declared import NAME
+from conformance.environments.columns import NAME, short
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
 from conformance.planning.engine_settings import SettingsGroup, apart, split
