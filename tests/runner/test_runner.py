@@ -12,12 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -45,8 +43,18 @@ from conformance.runner import (
 from conformance.runner.group import GroupRun
 from conformance.store import GroupFolder, ObservationCache
 from tests import faulty_run
-from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
-from tests.patience import PATIENCE
+from tests.faulty_run import (
+    CASES,
+    LIMITS,
+    SCENARIOS,
+    group,
+    job,
+    noted,
+    outcome_of,
+    planned,
+    refusing,
+)
+from tests.patience import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,19 +87,6 @@ WARD = (
     "LiesAboutItself",
     "no_such_engine",
 )
-
-
-def outcome_of(folder: Path, engine: str, case: str) -> Outcome:
-    found = group(folder, engine).outcome(f"plain.{case}")
-    assert found is not None, f"{engine}: {case} has no outcome"
-    return found
-
-
-def refusing(engine: str, folder: Path, *, launch: Launch | None = None, **more: Any) -> Planned:
-    """An engine that refuses every good case, for which nothing is imported."""
-    cases = {"cases": more.pop("cases")} if "cases" in more else {}
-    one = planned(engine, folder, launch=launch, options={"refuse": True}, **cases)
-    return dataclasses.replace(one, **more)
 
 
 @dataclass(frozen=True)
@@ -827,13 +822,6 @@ def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mar
 
 
 # --- the parent ends ------------------------------------------------------------------
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def shared_of(folder: Path) -> list[Path]:
