@@ -287,11 +287,11 @@ class GroupRun:
 
     def close(self) -> Group:
         """Write and return the group's complete record: its starts, and what went wrong."""
-        names = {"model": self.job.model.id, "backend": self.job.column.id}
+        model, backend = self.job.model.id, self.job.column.id
         record: Group | None = None
         with suppress(ConformanceError):  # a damaged record is replaced
             record = self.folder.group()
-        group = record or Group(**names)
+        group = record or Group(model, backend)
         if self.machine or self._lost:  # the machine's own record came with its files
             group = replace(group, machine=self.machine, lost=tuple(self._lost))
         elif self._starts == 0 and self._failure is None:
@@ -302,6 +302,6 @@ class GroupRun:
         if self._failure is not None:
             group = replace(group, status=self._failure.status, reason=self._failure.reason)
         reason, tail = group.reason or self._reason, self._tail or group.log_tail
-        group = replace(group, **names, reason=reason, log_tail=tail)
+        group = replace(group, model=model, backend=backend, reason=reason, log_tail=tail)
         self.folder.write_group(group)
         return group

@@ -134,7 +134,7 @@ def check(
         limits = TimeLimits(cell=timeout, load=load_timeout)
         summary = _gathered(asked, folder, limits, status, given)
         try:
-            execution.keep_info(folder, folder.plan(), summary)
+            execution.keep_info(folder, summary)
             answered = _answered(asked, folder, recorded, None if json else out, status, given)
             page = kept.publish(folder, asked, answered)
         except KeyboardInterrupt:
