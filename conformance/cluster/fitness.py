@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import shutil
 from collections.abc import Mapping
 from functools import cache
@@ -11,8 +10,10 @@ from pathlib import Path
 
 from conformance.cluster.messages import Expected
 from conformance.errors import ConformanceError
+from conformance.records import Group, Outcome
 from conformance.runner.reuse import NO_ROOM
 from conformance.store import GroupFolder, installed, installed_in
+from conformance.store.keys import files_digest
 
 #: The free space that a group needs for its files before they are synced, and a checkpoint.
 ROOM_MIB = 512
@@ -24,12 +25,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def code_digest() -> str:
     """Return a digest of this package's source, without the version file that a build writes."""
     package = Path(__file__).parent.parent
-    hashed = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        if path.name != "_version.py":
-            content = path.read_bytes()
-            hashed.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
-    return hashed.hexdigest()
+    return files_digest(sorted(set(package.rglob("*.py")) - {package / "_version.py"}), package)
 
 
 def lacking(expected: Expected) -> str:
@@ -71,14 +67,9 @@ def without_room(*places: Path) -> str:
 
 def filled_up(folder: GroupFolder) -> str:
     """Return the reason if a group's cells failed for lack of space on the machine, or ""."""
-    for key in folder.finished():
-        outcome = folder.outcome(key)
-        if outcome is not None and NO_ROOM.search(outcome.reason):
-            return f"has no room any more: {outcome.reason}"
-    group = folder.group()
-    if group is not None and NO_ROOM.search(group.reason):
-        return f"has no room any more: {group.reason}"
-    return ""
+    ended: list[Outcome | Group | None] = [*map(folder.outcome, folder.finished()), folder.group()]
+    reasons = (each.reason for each in ended if each and NO_ROOM.search(each.reason))
+    return next((f"has no room any more: {reason}" for reason in reasons), "")
 
 
 def no_room(error: OSError) -> str:

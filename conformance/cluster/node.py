@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conformance import checkpoints
-from conformance.cluster import fitness, upload, warm
+from conformance.cluster import fitness, upload
 from conformance.cluster.messages import Begun, Ended, Expected, Message, RemoteJob
 from conformance.cluster.sync import FileSync
 from conformance.planning import machine
 from conformance.processes import temporary
 from conformance.records import Job
-from conformance.runner import Event, GroupFinished, Launch, Planned
+from conformance.runner import Event, GroupFinished, Launch, Planned, TimeLimits
+from conformance.runner.local import Local
 from conformance.runner.loop import Runner
 from conformance.store import GroupFolder
 
@@ -114,5 +117,64 @@ def _run(remote_job: RemoteJob, job: Job, device: str, send: Callable[[Event], N
         if not isinstance(event, GroupFinished):  # the driver reports it when all files are there
             send(event)
 
-    with warm.worker_pool(remote_job.limits, device) as workers:
+    with worker_pool(remote_job.limits, device) as workers:
         Runner([planned], workers=workers, cache=None, on_event=told).run()
+
+
+class Warm(Local):
+    """This machine's workers. Zygotes outlive a group: Ray runs one group after another in the same
+    process, and importing an engine takes longer than many groups do.
+    """
+
+    def keep_only(self, wanted: Sequence[Planned]) -> None:
+        """Keep all zygotes: the next group will probably need the same ones."""
+
+    def end(self) -> set[int]:
+        """Do nothing if all groups have ended."""
+        return self.end_all() if self.running else set()
+
+    def end_all(self) -> set[int]:
+        return super().end()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The kept processes. `gpus` are Ray's allocation, which a zygote's variables keep."""
+
+    workers: Warm
+    gpus: str | None
+    folder: ExitStack
+
+
+#: The processes kept by this process.
+_kept: list[_Kept] = []
+
+
+@contextmanager
+def worker_pool(limits: TimeLimits, device: str) -> Iterator[Warm]:
+    """Provide the kept processes for one group; end them if the group does not finish."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if _kept and _kept[-1].gpus != gpus:
+        end()
+    if not _kept:
+        stack = ExitStack()
+        # Ends with the zygotes, which end with this process.
+        folder = stack.enter_context(temporary.folder())
+        places = temporary.environment(folder, checkpoints.cache_folder(), device)
+        local = Warm(folder / "zygotes", jobs=1, limits=limits, device=device, places=places)
+        _kept.append(_Kept(local, gpus, stack))
+    workers, finished = _kept[-1].workers, False
+    try:
+        yield workers
+        finished = not workers.running
+    finally:
+        if not finished:
+            end()
+
+
+def end() -> None:
+    """End the kept processes, if any."""
+    while _kept:
+        kept = _kept.pop()
+        kept.workers.end_all()
+        kept.folder.close()

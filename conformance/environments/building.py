@@ -85,21 +85,21 @@ def build(
     resolution = resolve(spec, cache, needs=needs, say=on_line, python=python)
     refuse_moves(spec, resolution, keep)
     folder = cache / "environments" / resolution.key
+    reused = True
     built = read(folder)
     if built is None:
         with locked(folder, on_line) as lock:
             built = read(folder)
             if built is None:
-                made = _make(
+                reused = False
+                built = _make(
                     spec, resolution, folder, cache, lock, on_line, needs=bool(needs), base=python
                 )
-                made = replace(made, seconds=time.monotonic() - begun)
-                write_record(folder / STAMP, made)
-                return made
+                write_record(folder / STAMP, built)
     return replace(
         built,
         seconds=time.monotonic() - begun,
-        reused=True,
+        reused=reused,
         requirements=spec.requirements,
         moved=resolution.moved,
         conflicts=resolution.conflicts,
@@ -144,21 +144,18 @@ def _make(
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed build
     say(f"building {folder.name}: {spec}")
     python = folder / "bin" / "python"
+    install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
+    install += tuple(uv.sources(resolution.names))
+    fresh = (package(req) for req in spec.requirements if " @ file:" in req)
+    refresh = (f"--refresh-package={name}" for name in fresh)
     steps: list[list[str | Path]] = [
         [program, "venv", "--quiet", "--no-python-downloads", "--python", base, folder],
-        [
-            *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
-            *(f"--refresh-package={_name(req)}" for req in spec.requirements if " @ file:" in req),
-            *uv.sources(resolution.names),
-            *("--requirement", folder / "resolved.txt"),
-        ],
+        [*install, *refresh, "--requirement", folder / "resolved.txt"],
     ]
     regardless = [line for line in resolution.lines if package(line) in spec.regardless]
     if regardless:
         # Tell uv a Python version that all of them accept.
-        install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
-        anywhere = ("--python-version", _ANY_PYTHON, *uv.sources(resolution.names))
-        steps.append([*install, *anywhere, *regardless])
+        steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
     sources = {name: trees.described(path) for name, path in spec.trees.items()}
     with trees.copies(spec.folders) as copied:
         for step in steps:
@@ -203,36 +200,27 @@ def _start(
     modules += [name for name in named if name not in modules]
     answer = python.parent.parent / "versions.json"
     command = [python, "-c", _START, answer, *modules, *(["conformance.worker.main"] * worker)]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={
-            **uv.environment(),
-            **ENVIRONMENT,
-            "PYTHONPATH": str(importable()),
-            "PYTHONDONTWRITEBYTECODE": "",
-        },
-        pass_fds=(lock,),
-        cwd=python.parent,
-    )
+    own = {"PYTHONPATH": str(importable()), "PYTHONDONTWRITEBYTECODE": ""}
     try:
-        output, _ = process.communicate(timeout=_START_SECONDS)
+        process = subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=_START_SECONDS,
+            env={**uv.environment(), **ENVIRONMENT, **own},
+            pass_fds=(lock,),
+            cwd=python.parent,
+        )
     except subprocess.TimeoutExpired:
         raise Untestable("start", f"no answer within {_START_SECONDS} s") from None
-    finally:
-        process.kill()
-        process.wait()
     if process.returncode != 0 or not answer.is_file():
-        raise Untestable("start", _last(output) or f"exit status {process.returncode}", output)
+        words = _last(process.stdout) or f"exit status {process.returncode}"
+        raise Untestable("start", words, process.stdout)
     return dict(sorted(loose_json.mapping(answer).items()))
-
-
-def _name(req: str) -> str:
-    return req.partition(" ")[0].partition("[")[0]
 
 
 def _last(output: str) -> str:

@@ -54,6 +54,9 @@ class Order:
     columns: tuple[str, ...] = ()
     spec: Spec | None = None
 
+    def moves(self, backend: Backend) -> bool:
+        return not self.columns or backend.id in self.columns
+
 
 def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
     """Parse one `--env`. Raises ConformanceError if it is neither a name nor requirements."""
@@ -117,8 +120,7 @@ def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, fro
     keep: dict[Spec, frozenset[str]] = {}
     for order in orders:
         if order.spec is not None:
-            members = [one for one in backends if not order.columns or one.id in order.columns]
-            needed = frozenset(name for one in members for name in runs_on(one))
+            needed = {name for one in backends if order.moves(one) for name in runs_on(one)}
             keep[order.spec] = keep.get(order.spec, frozenset()) | needed
     return keep
 
@@ -142,9 +144,8 @@ def place(
     """
     columns: dict[str, Column] = {}
     for backend in backends:
-        orders_of = [order for order in orders if not order.columns or backend.id in order.columns]
-        own = _own(backend, declared, had)
-        for column in [_column(backend, order, had) for order in orders_of] or [own]:
+        moved = [_column(backend, order, had) for order in orders if order.moves(backend)]
+        for column in moved or [_own(backend, declared, had)]:
             if column.id in columns:
                 raise ConformanceError(
                     f"two environments make the column {column.id!r}",
@@ -161,7 +162,7 @@ def own_environments(
     wanted = [
         backend.environment
         for backend in backends
-        if not any(not order.columns or backend.id in order.columns for order in orders)
+        if not any(order.moves(backend) for order in orders)
     ]
     return tuple(dict.fromkeys(declared[name] for name in wanted if name in declared))
 
@@ -172,12 +173,9 @@ def _own(
     had: Mapping[Spec, InstalledEnvironment | Untestable],
 ) -> Column:
     spec = declared.get(backend.environment)
-    made = had.get(spec) if spec else None
-    if spec is None or made is None:
+    if spec is None or spec not in had:
         return Column(backend)
-    if isinstance(made, Untestable):
-        return Column(backend, requirements=spec.requirements, untestable=str(made))
-    return Column(backend, python=str(made.python), requirements=spec.requirements)
+    return replace(_column(backend, Order("", spec=spec), had), moved={})
 
 
 def _column(
@@ -185,13 +183,11 @@ def _column(
 ) -> Column:
     if order.spec is None:
         return Column(backend)
-    made = had[order.spec]
+    made, requirements = had[order.spec], order.spec.requirements
     if isinstance(made, Untestable):
-        return Column(
-            backend, order.name, requirements=order.spec.requirements, untestable=str(made)
-        )
+        return Column(backend, order.name, requirements=requirements, untestable=str(made))
     moved = changed(made.moved, runs_on(backend))
-    return Column(backend, order.name, str(made.python), order.spec.requirements, moved=moved)
+    return Column(backend, order.name, str(made.python), requirements, moved=moved)
 
 
 def command_of(column: Column) -> str:

@@ -49,12 +49,11 @@ class Spec:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The source trees and wheels among the requirements, whose contents may change."""
         return tuple(self.trees.values())
 
     @property
     def trees(self) -> Mapping[str, Path]:
-        """The source trees and wheels by package."""
+        """The source trees and wheels among the requirements, whose contents may change."""
         parsed = map(Requirement, self.requirements)
         places = ((canonicalize_name(req.name), folder_of(req)) for req in parsed)
         return {name: path for name, path in places if path is not None}
@@ -185,11 +184,9 @@ class Untestable(Exception):
         self.log = log
 
     def __str__(self) -> str:
-        return f"{_CANNOT[self.stage]}: {self.reason}"
-
-
-_CANNOT = {
-    "resolve": "no such environment can be resolved",
-    "install": "the environment cannot be installed",
-    "start": "the environment does not start",
-}
+        cannot = {
+            "resolve": "no such environment can be resolved",
+            "install": "the environment cannot be installed",
+            "start": "the environment does not start",
+        }
+        return f"{cannot[self.stage]}: {self.reason}"

@@ -122,7 +122,7 @@ def sources_digest() -> str:
     files = sorted(
         path for place in places for path in (place.rglob("*.py") if place.is_dir() else [place])
     )
-    return _files_digest(files, package)
+    return files_digest(files, package)
 
 
 def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
@@ -135,10 +135,11 @@ def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
     folder = next(has, folders[0])
     beside = sorted(path for path in folder.glob("[!.]*") if path.is_file())
     shared = [path for path in beside if path.name.startswith("_") or path.suffix != ".py"]
-    return _files_digest([*shared, folder / f"{name}.py"], folder)
+    return files_digest([*shared, folder / f"{name}.py"], folder)
 
 
-def _files_digest(files: list[Path], root: Path) -> str:
+def files_digest(files: Iterable[Path], root: Path) -> str:
+    """Return a digest of files' names below `root` and contents; absent ones count as empty."""
     hashed = hashlib.sha256()
     for path in files:
         content = path.read_bytes() if path.is_file() else b""

@@ -14,7 +14,7 @@ import pytest
 from conformance import checkpoints
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.checkpoints import CheckpointShape
-from conformance.cluster import address, fitness, machines, needs, upload
+from conformance.cluster import fitness, machines, parsed, upload
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import FilePiece
 from conformance.cluster.sync import PIECE, Arriving, FileSync
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_what_may_be_named(text: str, place: str) -> None:
-    assert address.parsed(text).place == place
+    assert parsed(text).place == place
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_may_be_named(text: str, place: str) -> None:
 )
 def test_what_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(ConformanceError, match="names no cluster"):
-        address.parsed(text)
+        parsed(text)
 
 
 def test_without_ray_the_remedy_is_told(tmp_path: Path) -> None:
@@ -70,16 +70,18 @@ def test_without_ray_the_remedy_is_told(tmp_path: Path) -> None:
 
 
 def test_a_group_needs_what_its_ranks_need() -> None:
-    two = needs.of(Backend("b", "vllm", pipeline=2, tensor=2), 1 << 30, gpus=False)
+    two = machines.needs_of(Backend("b", "vllm", pipeline=2, tensor=2), 1 << 30, gpus=False)
     assert (two.cpus, two.gpus) == (4, 0)
-    assert needs.of(Backend("b", "vllm", pipeline=2), 0, gpus=True).gpus == 2
-    small, large = (needs.of(Backend("b", "hf"), weights, gpus=False) for weights in (0, 10**9))
+    assert machines.needs_of(Backend("b", "vllm", pipeline=2), 0, gpus=True).gpus == 2
+    small, large = (
+        machines.needs_of(Backend("b", "hf"), weights, gpus=False) for weights in (0, 10**9)
+    )
     assert large.memory - small.memory == 3 * 10**9
-    assert needs.of(Backend("r", "reference"), 10**9, gpus=False).memory > large.memory
+    assert machines.needs_of(Backend("r", "reference"), 10**9, gpus=False).memory > large.memory
 
 
 def test_what_a_machine_has_too_little_of_is_said() -> None:
-    wanted = needs.Needs(cpus=2, gpus=1, memory=3 << 30)
+    wanted = machines.Needs(cpus=2, gpus=1, memory=3 << 30)
     assert wanted.lacking({"CPU": 2.0, "GPU": 1.0, "memory": 4.0 * (1 << 30)}) == ""
     assert wanted.lacking({"CPU": 1.0, "memory": 1.5 * (1 << 30)}) == (
         "has 1 of 2 CPUs, 0 of 1 GPUs, 1.5 of 3 GiB of memory"
@@ -87,7 +89,7 @@ def test_what_a_machine_has_too_little_of_is_said() -> None:
 
 
 def test_nowhere_says_of_each_machine_why() -> None:
-    wanted = needs.Needs(cpus=2, gpus=0, memory=0)
+    wanted = machines.Needs(cpus=2, gpus=0, memory=0)
     some = [
         Machine("1", "one", {"CPU": 1}),
         Machine("2", "two", {"CPU": 8}, cannot="has no room"),

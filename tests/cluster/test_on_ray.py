@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.cluster import connected, warm
+from conformance.cluster import connected, node
 from conformance.doctor import of_cluster
 from conformance.inputs import manifest
 from conformance.processes import sessions
@@ -211,11 +211,11 @@ def test_groups_of_one_process_share_their_imports(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     try:
         for folder in folders:
-            with warm.worker_pool(TimeLimits(), "cpu") as workers:
+            with node.worker_pool(TimeLimits(), "cpu") as workers:
                 group_of = planned("SaysItsParent", folder)
                 Runner([group_of], workers=workers, cache=None, on_event=lambda _: None).run()
     finally:
-        warm.end()
+        node.end()
     records = [group(folder, "SaysItsParent").group() for folder in folders]
     parents = {record.identity["parent"] for record in records if record is not None}
     assert len(records) == 2 and len(parents) == 1
