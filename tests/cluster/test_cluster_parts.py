@@ -116,10 +116,6 @@ def test_environments_are_compared_in_words() -> None:
     assert "vllm 9, which the run has not" in words
 
 
-def test_the_code_is_known_by_its_content() -> None:
-    assert len(fitness.code_digest()) == 64
-
-
 def test_a_disk_without_room_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitness.without_room(tmp_path / "not" / "there") == ""
     monkeypatch.setattr(fitness, "ROOM_MIB", 1 << 40)
