@@ -144,8 +144,8 @@ def _make(
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed build
     say(f"building {folder.name}: {spec}")
     python = folder / "bin" / "python"
-    install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
-    install += tuple(uv.sources(resolution.names))
+    install: list[str | Path] = [program, "pip", "install", "--quiet", "--no-deps"]
+    install += ["--python", python, *uv.sources(resolution.names)]
     fresh = (package(req) for req in spec.requirements if " @ file:" in req)
     refresh = (f"--refresh-package={name}" for name in fresh)
     steps: list[list[str | Path]] = [
@@ -257,11 +257,6 @@ def _folders(cache: Path) -> list[Path]:
         if path.is_dir() and path.name not in {"locks", "own", "resolved"}
     ]
     return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
-def measured(environment: InstalledEnvironment) -> EnvironmentFolder:
-    """Return an environment's folder with its sizes."""
-    return EnvironmentFolder(environment.id, environment, *_sizes(environment.python.parent.parent))
 
 
 def _sizes(folder: Path) -> tuple[float, float]:

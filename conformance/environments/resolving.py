@@ -70,9 +70,6 @@ class Resolution:
         return tuple(map(package, self.lines))
 
 
-Moved = Mapping[str, str]
-
-
 @record()
 class _Noted:
     """A stored resolution."""

@@ -24,14 +24,13 @@ from conformance.runner.events import (
 )
 from conformance.runner.local import Local
 from conformance.runner.loop import Runner, WorkerPool
-from conformance.runner.planned import Done, Further, Launch, Planned, RunSummary, TimeLimits
+from conformance.runner.planned import Further, Launch, Planned, RunSummary, TimeLimits
 from conformance.store import ObservationCache
 
 __all__ = [
     "Allocate",
     "CellFinished",
     "CellStarted",
-    "Done",
     "Event",
     "Further",
     "GroupFinished",
