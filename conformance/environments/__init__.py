@@ -10,13 +10,7 @@ Packages that a specification does not name have the versions of this project's 
 resolver allows. So two environments differ only in the named packages and what these force.
 """
 
-from conformance.environments.building import (
-    EnvironmentFolder,
-    build,
-    importable,
-    listed,
-    remove,
-)
+from conformance.environments.building import EnvironmentFolder, build, importable, listed, remove
 from conformance.environments.columns import (
     command_of,
     kept,
@@ -29,10 +23,7 @@ from conformance.environments.columns import (
     short,
 )
 from conformance.environments.releases import each_release
-from conformance.environments.resolving import (
-    ENGINES,
-    resolve,
-)
+from conformance.environments.resolving import ENGINES, resolve
 from conformance.environments.spec import (
     EnginesMoved,
     InstalledEnvironment,

@@ -24,13 +24,7 @@ from conformance import loose_json
 from conformance.checkpoints import cache_folder
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
-from conformance.environments.resolving import (
-    NEEDS,
-    Resolution,
-    package,
-    refuse_moves,
-    resolve,
-)
+from conformance.environments.resolving import NEEDS, Resolution, package, refuse_moves, resolve
 from conformance.environments.spec import InstalledEnvironment, Spec, Untestable
 from conformance.errors import ConformanceError
 from conformance.records import digest, from_json, record

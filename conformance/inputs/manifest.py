@@ -225,11 +225,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (
             Source(
-                "tiny",
-                config=config,
-                seed=seed,
-                adapter=entry.adapter,
-                quantized=entry.quantized,
+                "tiny", config=config, seed=seed, adapter=entry.adapter, quantized=entry.quantized
             ),
         )
     tiers = _tiers(entry.tiers)

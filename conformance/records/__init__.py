@@ -1,12 +1,6 @@
 """The frozen records passed between modules, and to and from JSON."""
 
-from conformance.records.base import (
-    adapter,
-    digest,
-    from_json,
-    record,
-    to_json,
-)
+from conformance.records.base import adapter, digest, from_json, record, to_json
 from conformance.records.judged import (
     BF16_LIMITS,
     FLOAT32_LIMITS,
@@ -52,13 +46,7 @@ from conformance.records.matrix import (
     Site,
     Source,
 )
-from conformance.records.observed import (
-    Frame,
-    Group,
-    Outcome,
-    Owner,
-    Status,
-)
+from conformance.records.observed import Frame, Group, Outcome, Owner, Status
 from conformance.records.predictions import (
     DEFINITION,
     PREDICTIONS,

@@ -47,11 +47,7 @@ def written(
 def run(path: Path, *more: str) -> Done:
     """Run a script where the package is installed."""
     done = subprocess.run(
-        [sys.executable, str(path), *more],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+        [sys.executable, str(path), *more], capture_output=True, text=True, timeout=900, check=False
     )
     return Done(done.returncode, done.stdout + done.stderr, path)
 

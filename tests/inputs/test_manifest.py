@@ -246,7 +246,7 @@ def test_the_matrix_has_a_real_model_and_every_family_that_people_use(own):
     default = [each for each in own.models if "default" in each.tiers]
     real = [each for each in default if each.sources[0].kind != "tiny"]
     assert [(each.id, [one.kind for one in each.sources]) for each in real] == [
-        ("smollm2-135m", ["wheel", "hub"]),
+        ("smollm2-135m", ["wheel", "hub"])
     ]
     assert architectures(own, "default") >= {
         *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox"),

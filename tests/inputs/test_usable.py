@@ -170,11 +170,7 @@ def test_another_source_may_work_where_a_folder_does_not(model: Path) -> None:
         select(Choice(model=["mine"], backend=["none"], manifest=folder / "models.yaml"))
 
 
-SEVEN_BILLION = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-}
+SEVEN_BILLION = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
 GROUPED = SEVEN_BILLION | {"num_key_value_heads": 8}
 
 

@@ -808,10 +808,7 @@ def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mar
             (tmp_path / "gate").touch()
 
     run(
-        [
-            refusing("HasDaemon", tmp_path),
-            refusing("healthy", tmp_path),
-        ],
+        [refusing("HasDaemon", tmp_path), refusing("healthy", tmp_path)],
         logs=tmp_path / "logs",
         jobs=2,
         on_event=told,
