@@ -21,19 +21,9 @@ UNREAD = "unread"
 #: Sizes in a config, by transformers' names, including those of older families.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
-_COUNTS = frozenset(
-    {
-        *_LAYERS,
-        *_WIDTH,
-        "head_dim",
-        "intermediate_size",
-        "max_position_embeddings",
-        "n_head",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "vocab_size",
-    }
-)
+_HEADS = ("head_dim", "n_head", "num_attention_heads", "num_key_value_heads")
+_SIZES = ("intermediate_size", "max_position_embeddings", "vocab_size")
+_COUNTS = frozenset({*_LAYERS, *_WIDTH, *_HEADS, *_SIZES})
 
 #: Settings of PEFT's LoraConfig, and the highest rank that vLLM accepts by default on most models.
 _ADAPTERS = {"r", "lora_alpha", "target_modules", "layers_to_transform", "use_rslora"}

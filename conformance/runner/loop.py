@@ -120,21 +120,17 @@ class Runner:
 
     def _ready(self, planned: Planned) -> bool:
         """Return whether everything this job waits for has ended, or progressed far enough."""
-        return all(map(self._has_run, (*planned.after, *planned.needs))) and all(
-            self._has(job, case) or job in self._done for job, case in planned.needs_cells
-        )
-
-    def _has_run(self, job: str) -> bool:
-        """Return whether a job has ended, or has run its initial cases."""
-        group = self._running.get(job)
-        return job in self._done or (group is not None and group.rests)
+        jobs = (*((job, "") for job in (*planned.after, *planned.needs)), *planned.needs_cells)
+        return all(job in self._done or self._has(job, case) for job, case in jobs)
 
     def _has(self, job: str, case: str) -> bool:
-        """Return whether a cell of a running job succeeded. A remote job's outcomes are synced into
-        its group's folder, too.
+        """Return whether a running job has run its initial cases or, if named, this one with
+        success. A remote job's outcomes are synced into its group's folder, too.
         """
         group = self._running.get(job)
-        outcome = group.folder.outcome(case) if group is not None else None
+        if group is None or not case:
+            return group is not None and group.rests
+        outcome = group.folder.outcome(case)
         return outcome is not None and outcome.status is Status.OK
 
     def _begin(self, planned: Planned) -> None:
@@ -175,20 +171,18 @@ class Runner:
     def _broken(self, planned: Planned) -> str:
         """Return the errors of the failed jobs that this one needs, or ""."""
         needs = (*planned.needs, *(job for job, _ in planned.needs_cells))
-        needed = [job for job in needs if job in self._done]
+        ended = {job: self._done[job] for job in needs if job in self._done}
         return "; ".join(
-            f"{name} failed: {self._done[name].reason}"
-            for name in needed
-            if not self._done[name].ok
+            f"{job} failed: {done.reason}" for job, done in ended.items() if not done.ok
         )
 
     def _close(self, group: GroupRun) -> None:
         planned = group.planned
         record = group.close()
-        self._running.pop(planned.id, None)
-        if self._cache is not None and planned.cached and record.status is Status.OK:
-            group.keep(self._cache)
         ok = record.status is Status.OK
+        self._running.pop(planned.id, None)
+        if self._cache is not None and planned.cached and ok:
+            group.keep(self._cache)
         self._finish(planned, Done(ok, record.reason, record), reused=record.reused)
 
     def _finish(self, planned: Planned, done: Done, *, reused: bool = False) -> None:

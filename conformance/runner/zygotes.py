@@ -83,11 +83,11 @@ class ZygoteProcess:
     def _last_words(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
+        words = f"its zygote ended with status {self.process.returncode}"
         with suppress(OSError):
             lines = self.log.read_text(errors="replace").split("\n")
-            tail = [line for line in lines if line.strip()][-3:]
-            return f"its zygote ended with status {self.process.returncode}: {' | '.join(tail)}"
-        return f"its zygote ended with status {self.process.returncode}"
+            words += f": {' | '.join([line for line in lines if line.strip()][-3:])}"
+        return words
 
 
 def start(
@@ -102,11 +102,8 @@ def start(
         try:
             process = subprocess.Popen(
                 [
-                    str(launch.python),
-                    "-m",
-                    "conformance.worker.zygote",
-                    str(its.fileno()),
-                    launch.preload,
+                    *(str(launch.python), "-m", "conformance.worker.zygote"),
+                    *(str(its.fileno()), launch.preload),
                 ],
                 pass_fds=(its.fileno(),),
                 stdin=subprocess.DEVNULL,

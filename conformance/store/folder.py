@@ -228,14 +228,12 @@ class RunFolder:
             return
         plan = self.plan()
         count = len(plan.cells)
-        gathered = count - len(self.ungathered())
         again = f"go on with it: conformance run --resume {self.id}"
-        if self.is_check:
-            again = f"check it again: {plan.command}"
         raise ConformanceError(
-            f"this run is unfinished: {gathered} of {count} planned cells have an outcome",
+            f"this run is unfinished: {count - len(self.ungathered())} of {count} planned cells "
+            "have an outcome",
             path=self.path,
-            remedy=again,
+            remedy=f"check it again: {plan.command}" if self.is_check else again,
         )
 
     def ungathered(self) -> tuple[Cell, ...]:
@@ -339,19 +337,17 @@ def create_run(reports: Path, now: datetime) -> RunFolder:
         path = reports / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
             path.mkdir(parents=True)
-        except FileExistsError:
-            if reports.is_dir():
-                continue
-            raise unusable(reports, "it is no folder") from None
         except OSError as error:
-            raise unusable(reports, error.strerror or "") from error
+            exists = isinstance(error, FileExistsError)
+            if exists and reports.is_dir():
+                continue
+            why = "it is no folder" if exists else error.strerror
+            raise ConformanceError(
+                f"no run can be kept there: {why}",
+                path=reports,
+                remedy="name another folder: --reports",
+            ) from error
         return RunFolder(path)
-
-
-def unusable(reports: Path, why: str) -> ConformanceError:
-    return ConformanceError(
-        f"no run can be kept there: {why}", path=reports, remedy="name another folder: --reports"
-    )
 
 
 def point_latest(run: RunFolder) -> None:
