@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ BROKEN = Path(__file__).parent / "broken_scenarios"
 STREAMS = Path(__file__).parent / "broken_streams"
 
 
-@dataclass(frozen=True)
-class Done:
-    """A script that has run: its exit code and all it printed."""
-
-    code: int
-    output: str
-    path: Path
-
-
 def written(
     ran: Ran, cell: str, folder: Path, *more: str, scenarios: Path = ROOT / "scenarios"
 ) -> Path:
@@ -44,12 +34,12 @@ def written(
     return folder / script_name(result)
 
 
-def run(path: Path, *more: str) -> Done:
-    """Run a script where the package is installed."""
+def run(path: Path) -> tuple[int, str]:
+    """Run a script where the package is installed; return its exit code and all it printed."""
     done = subprocess.run(
-        [sys.executable, str(path), *more], capture_output=True, text=True, timeout=900, check=False
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=900, check=False
     )
-    return Done(done.returncode, done.stdout + done.stderr, path)
+    return done.returncode, done.stdout + done.stderr
 
 
 #: It looks an attribute up by a name that is known only when the trace runs.
@@ -57,9 +47,9 @@ PASSING = "accessors[llama-hf-norm]"
 
 
 def test_a_passing_cell_passes(llama: Ran, tmp_path: Path) -> None:
-    found = run(written(llama, PASSING, tmp_path))
-    assert found.code == 0, found.output[-3000:]
-    assert "PASSES" in found.output
+    code, output = run(written(llama, PASSING, tmp_path))
+    assert code == 0, output[-3000:]
+    assert "PASSES" in output
 
 
 def test_of_every_scenario_a_script_can_be_written(
@@ -102,25 +92,25 @@ def test_a_failure_is_seen_again(
 ) -> None:
     cell = broken.cells()[f"{name}[llama-{backend}-{case}]"]
     assert cell.verdict is FAILURES[name, case], cell.reason
-    found = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
-    assert found.code == 1, found.output[-3000:]
-    assert f"FAILS as recorded: {cell.verdict}" in found.output
+    code, output = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
+    assert code == 1, output[-3000:]
+    assert f"FAILS as recorded: {cell.verdict}" in output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
 def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Path) -> None:
     path = written(broken, f"writes[llama-{backend}-correct]", tmp_path, scenarios=BROKEN)
-    found = run(path)
-    assert found.code == 0, found.output[-3000:]
+    code, output = run(path)
+    assert code == 0, output[-3000:]
 
 
 @pytest.mark.slow
 def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
     cell = "parts[llama-vllm-pp1-first_summand]"
-    found = run(written(broken, cell, tmp_path, scenarios=STREAMS))
-    assert found.code == 1, found.output[-3000:]
-    assert "FAILS as recorded: wrong" in found.output
+    code, output = run(written(broken, cell, tmp_path, scenarios=STREAMS))
+    assert code == 1, output[-3000:]
+    assert "FAILS as recorded: wrong" in output
 
 
 @pytest.mark.slow
@@ -131,10 +121,10 @@ def test_another_failure_than_the_recorded_one_is_told_apart(broken: Ran, tmp_pa
     line = "        _ = layer.stream + vector\n"
     assert text.count(line) == 1
     path.write_text(text.replace(line, "        layer.stream = layer.stream + 2 * vector\n"))
-    found = run(path)
-    assert found.code == 3, found.output[-3000:]
+    code, output = run(path)
+    assert code == 3, output[-3000:]
     path.write_text(text.replace(line, "        layer.stream = layer.stream + vector\n"))
-    assert run(path).code == 0
+    assert run(path)[0] == 0
 
 
 @pytest.mark.slow
@@ -144,9 +134,9 @@ def test_a_failure_on_two_stages_is_seen_again_and_written_up(broken: Ran, tmp_p
     text = path.with_suffix(".md").read_text(encoding="utf-8")
     assert "2 pipeline stages" in text
     assert path.read_text(encoding="utf-8").rstrip() in text
-    found = run(path)
-    assert found.code == 1, found.output[-2000:]
-    assert "FAILS as recorded: dropped" in found.output
+    code, output = run(path)
+    assert code == 1, output[-2000:]
+    assert "FAILS as recorded: dropped" in output
 
 
 def test_what_models_yaml_does_not_say_wants_trust(

