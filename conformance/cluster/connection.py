@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from conformance.cluster import fitness, machines
+from conformance.cluster import machines, node
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import Expected
 from conformance.cluster.remote_jobs import OnRay
@@ -71,7 +71,7 @@ class Cluster:
         self.ray = ray
         self.address = address
         self.ours = ours
-        self.expected = Expected(fitness.code_digest(), installed(), machine.chosen())
+        self.expected = Expected(node.code_digest(), installed(), machine.chosen())
         self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
 
     def allocate(self, limits: TimeLimits, *, most: int | None = None) -> Allocate:

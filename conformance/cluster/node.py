@@ -1,37 +1,50 @@
-"""On a machine of a cluster: one group, run by the same runner as on the driver."""
+"""On a machine of a cluster: one group, run by the same runner as on the driver, and checks that
+the machine can stand in for the driver's.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import shutil
 import socket
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from conformance import checkpoints
-from conformance.cluster import fitness, upload
+from conformance.cluster import upload
 from conformance.cluster.messages import Begun, Ended, Expected, Message, RemoteJob
 from conformance.cluster.sync import FileSync
+from conformance.errors import ConformanceError
 from conformance.planning import machine
 from conformance.processes import temporary
-from conformance.records import Job
+from conformance.records import Group, Job, Outcome
 from conformance.runner import Event, GroupFinished, Launch, Planned, TimeLimits
 from conformance.runner.local import Local
 from conformance.runner.loop import Runner
-from conformance.store import GroupFolder
+from conformance.runner.reuse import NO_ROOM
+from conformance.store import GroupFolder, installed, installed_in
+from conformance.store.keys import files_digest
+
+#: The free space that a group needs for its files before they are synced, and a checkpoint.
+ROOM_MIB = 512
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def seen(expected: Expected) -> dict[str, str]:
     """Return this machine's kind, and why it cannot stand in for the driver's, or ""."""
     machine.set_arithmetic(expected.arithmetic)
-    cannot = fitness.lacking(expected) or fitness.without_room(*_disks())
+    cannot = lacking(expected) or without_room(*_disks())
     return {"device": machine.conditions(), "cannot": cannot}
 
 
@@ -59,22 +72,20 @@ def carry_out(remote_job: RemoteJob, packed: Sequence[upload.Packed], post: Any,
             job = _here(remote_job, packed, where, ray.get)
             with FileSync(job.folder, send):
                 _run(remote_job, job, device, send)
-            full = fitness.filled_up(GroupFolder(job.folder))
+            full = filled_up(GroupFolder(job.folder))
     except OSError as error:
-        full = fitness.no_room(error)
+        full = no_room(error)
         if not full:
             raise
     send(Ended(full, at_all=True) if full else Ended())
 
 
 def _cannot(remote_job: RemoteJob, device: str) -> Ended | None:
-    if words := fitness.lacking(remote_job.expected) or fitness.without_room(*_disks()):
+    if words := lacking(remote_job.expected) or without_room(*_disks()):
         return Ended(words, at_all=True)
     if remote_job.device and device != remote_job.device:
         return Ended(f"is another kind of machine than the others of this model: {device}")
-    if remote_job.python is not None and (
-        words := fitness.other(remote_job.python, remote_job.versions)
-    ):
+    if remote_job.python is not None and (words := other(remote_job.python, remote_job.versions)):
         return Ended(words)
     return None
 
@@ -89,8 +100,8 @@ def _here(
     """Return the group's job with everything that it reads on this machine."""
     job = remote_job.job
     weights, *others = packed
-    cache = checkpoints.cache_folder()
-    places = {job.checkpoint: upload.checkpoint(job.checkpoint, job.digest, weights, cache, get)}
+    place = checkpoints.cache_folder()
+    places = {job.checkpoint: upload.checkpoint(job.checkpoint, job.digest, weights, place, get)}
     for number, other in enumerate(others):
         path = Path(other["path"])
         places[path] = where / str(number) / path.name
@@ -178,3 +189,59 @@ def end() -> None:
         kept = _kept.pop()
         kept.workers.end_all()
         kept.folder.close()
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of this package's source, without the version file that a build writes."""
+    package = Path(__file__).parent.parent
+    return files_digest(sorted(set(package.rglob("*.py")) - {package / "_version.py"}), package)
+
+
+def lacking(expected: Expected) -> str:
+    """Return how this interpreter differs from the expected one, or ""."""
+    if code_digest() != expected.code:
+        return "has another conformance than the one that the run was started with"
+    return different(expected.versions, installed())
+
+
+def other(python: Path, versions: Mapping[str, str]) -> str:
+    """Return how another interpreter differs from the expected versions, or ""."""
+    try:
+        return different(versions, installed_in(python))
+    except ConformanceError as error:
+        return f"has no such environment: {error.message}: {python}"
+
+
+def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return how an environment's versions differ from the wanted ones, or "" (pure)."""
+    unlike = [
+        f"{name} {there.get(name, 'missing')} instead of {version}"
+        for name, version in wanted.items()
+        if there.get(name) != version
+    ]
+    more = [f"{name} {there[name]}, which the run has not" for name in there if name not in wanted]
+    words = "; ".join((*unlike, *more))
+    return f"has not the environment of the run: {words}" if words else ""
+
+
+def without_room(*places: Path) -> str:
+    """Return which disk has too little space for a group, or ""."""
+    for place in places:
+        standing = next(path for path in (place, *place.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(standing).free >> 20
+        if free < ROOM_MIB:
+            return f"has no room: {free} MiB at {place}, and a group wants {ROOM_MIB}"
+    return ""
+
+
+def filled_up(folder: GroupFolder) -> str:
+    """Return the reason if a group's cells failed for lack of space on the machine, or ""."""
+    ended: list[Outcome | Group | None] = [*map(folder.outcome, folder.finished()), folder.group()]
+    reasons = (each.reason for each in ended if each and NO_ROOM.search(each.reason))
+    return next((f"has no room any more: {reason}" for reason in reasons), "")
+
+
+def no_room(error: OSError) -> str:
+    """Return the reason if a file could not be written for lack of space, or ""."""
+    return f"has no room any more: {error}" if error.errno in _FULL else ""

@@ -47,14 +47,17 @@ from conformance.records.matrix import (
     Source,
 )
 from conformance.records.observed import Frame, Group, Outcome, Owner, Status
-from conformance.records.predictions import (
+from conformance.records.verdict import (
     DEFINITION,
+    NEUTRAL,
+    PASSING,
     PREDICTIONS,
     VLLM_BLOOM,
     VLLM_GPT_BIGCODE,
     VLLM_GPT_OSS,
+    Finding,
+    Verdict,
 )
-from conformance.records.verdict import NEUTRAL, PASSING, Finding, Verdict
 
 __all__ = [
     "BF16_LIMITS",

@@ -14,7 +14,7 @@ import pytest
 from conformance import checkpoints
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.checkpoints import CheckpointShape
-from conformance.cluster import fitness, machines, parsed, upload
+from conformance.cluster import machines, node, parsed, upload
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import FilePiece
 from conformance.cluster.sync import PIECE, Arriving, FileSync
@@ -110,27 +110,27 @@ def test_machines_of_one_host_have_names_of_their_own() -> None:
 
 def test_environments_are_compared_in_words() -> None:
     wanted = {"torch": "2", "nnsight": "1"}
-    assert fitness.different(wanted, {"torch": "2", "nnsight": "1"}) == ""
-    words = fitness.different(wanted, {"torch": "3", "vllm": "9"})
+    assert node.different(wanted, {"torch": "2", "nnsight": "1"}) == ""
+    words = node.different(wanted, {"torch": "3", "vllm": "9"})
     assert "torch 3 instead of 2" in words and "nnsight missing instead of 1" in words
     assert "vllm 9, which the run has not" in words
 
 
 def test_a_disk_without_room_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fitness.without_room(tmp_path / "not" / "there") == ""
-    monkeypatch.setattr(fitness, "ROOM_MIB", 1 << 40)
-    assert "has no room" in fitness.without_room(tmp_path)
-    assert "no room any more" in fitness.no_room(OSError(errno.ENOSPC, "full"))
-    assert fitness.no_room(OSError(errno.EACCES, "not yours")) == ""
+    assert node.without_room(tmp_path / "not" / "there") == ""
+    monkeypatch.setattr(node, "ROOM_MIB", 1 << 40)
+    assert "has no room" in node.without_room(tmp_path)
+    assert "no room any more" in node.no_room(OSError(errno.ENOSPC, "full"))
+    assert node.no_room(OSError(errno.EACCES, "not yours")) == ""
 
 
 def test_a_disk_that_filled_up_is_known_by_its_cells(tmp_path: Path) -> None:
     folder = GroupFolder(tmp_path)
     folder.write_cell("a.b", Outcome(Status.ERROR, reason="an engine's own"), {})
-    assert fitness.filled_up(folder) == ""
+    assert node.filled_up(folder) == ""
     reason = "OSError: [Errno 28] No space left on device"
     folder.write_cell("a.c", Outcome(Status.ERROR, reason=reason), {})
-    assert reason in fitness.filled_up(folder)
+    assert reason in node.filled_up(folder)
 
 
 def test_variables_of_arithmetic_are_those_of_home() -> None:
