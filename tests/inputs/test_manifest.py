@@ -161,7 +161,7 @@ def test_a_hard_variant_names_the_model_that_it_is_a_form_of(tmp_path):
         ("  small:", "  ../small:", 5, "cannot be an id"),
         ("  staged:", "  a b:", 21, "cannot be an id"),
         ("  seed: 3", "  seed: [3", 3, "not YAML"),
-        ("    sources:", "    tiny: {}\n    sources:", 11, "both"),
+        ("    sources:", "    tiny: {}\n    sources:", 12, "both"),
         ("    layout: single", "    seed: 1", 10, "only a tiny model has a seed"),
         ("    layout: single", "    quantized: {a: 1}", 10, "only a tiny model's 'quantized'"),
         ("tiny: {num", "adapter: {megatron_core: os}\n    tiny: {num", 7, "no 'megatron_core'"),
