@@ -76,7 +76,6 @@ class Machine:
 
 
 def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the living nodes as Ray reports them."""
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
@@ -130,7 +129,6 @@ def with_gpus(machines: Sequence[Machine]) -> bool:
 
 
 def described(resources: Mapping[str, float]) -> str:
-    """Return a machine's resources as text."""
     memory = resources.get("memory", 0) / (1 << 30)
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {memory:.1f} GiB"
 

@@ -184,7 +184,6 @@ def worker_pool(limits: TimeLimits, device: str) -> Iterator[Warm]:
 
 
 def end() -> None:
-    """End the kept processes, if any."""
     while _kept:
         kept = _kept.pop()
         kept.workers.end_all()

@@ -126,7 +126,6 @@ def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, fro
 
 
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
-    """Return the backends that the orders name, each once."""
     return tuple(dict.fromkeys(name for order in orders for name in order.columns))
 
 

@@ -71,8 +71,6 @@ class Resolution:
 
 @record()
 class _Noted:
-    """A stored resolution."""
-
     lines: tuple[str, ...]
     conflicts: Mapping[str, str] = field(default_factory=dict)
 
@@ -151,7 +149,6 @@ def refuse_moves(spec: Spec, resolution: Resolution, keep: Collection[str]) -> N
 
 
 def package(line: str) -> str:
-    """Return the name of the package that a line requires."""
     return str(canonicalize_name(Requirement(line).name))
 
 

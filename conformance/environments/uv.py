@@ -90,7 +90,6 @@ def sources(names: Sequence[str]) -> list[str]:
 
 
 def wheels_of_cpu_torch() -> Iterator[Path]:
-    """Yield the wheels of torch for the CPU in pip's folders."""
     for folder in links():
         yield from Path(folder.removeprefix("file://")).glob("torch-*+cpu-cp3*.whl")
 

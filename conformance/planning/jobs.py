@@ -158,7 +158,6 @@ class _ModelJobMaker:
         return tuple(cell for cell in cells if cell not in self.settled)
 
     def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
-        """Return the cells that run in a precision."""
         if precision is Precision.FLOAT32 or not self.float32_only:
             return cells
         return [cell for cell in cells if cell not in self.float32_only]

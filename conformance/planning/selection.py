@@ -195,7 +195,6 @@ def check_sources(models: Sequence[Model], path: Path) -> None:
 
 
 def cells_in(path: Path) -> list[str]:
-    """Return the ids in a file, one per line."""
     return text_file.read(path, remedy="conformance list > FILE").split()
 
 

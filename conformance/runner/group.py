@@ -114,7 +114,6 @@ class GroupRun:
         self._tell(CellFinished(self.planned.id, case, status, seconds, reused))
 
     def missing(self) -> tuple[str, ...]:
-        """Return the cells that have no outcome."""
         self._trials.finished(self.folder.finished())
         return tuple(case.key for case in self._trials.waiting)
 
@@ -124,7 +123,6 @@ class GroupRun:
             self.folder.write_keys({**self.folder.keys(), **keys})
 
     def keep(self, cache: ObservationCache) -> None:
-        """Put the observations into the cache."""
         for case, key in self._keys.items():
             cache.keep(key, self.folder, case)
 

@@ -32,9 +32,7 @@ class WorkerPool(Protocol):
         """The peak memory of all its processes together, or 0 if unknown."""
         ...
 
-    def has_room_for(self, planned: Planned) -> bool:
-        """Return whether a group may be begun now."""
-        ...
+    def has_room_for(self, planned: Planned) -> bool: ...
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         """Let the group reuse cells finished on hardware of a kind on which it may run.

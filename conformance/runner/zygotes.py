@@ -226,7 +226,6 @@ class ZygotePool:
         return lost
 
     def keep_only(self, wanted: Collection[Launch]) -> None:
-        """End the zygotes that are no longer needed."""
         for launch in set(self._zygotes) - set(wanted):
             self._zygotes.pop(launch).end()
 

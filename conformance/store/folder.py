@@ -88,7 +88,6 @@ class RunPlan:
     keep: Literal["all", "failing"] = "all"
 
     def only_float32(self) -> frozenset[Cell]:
-        """Return the cells that run only in float32."""
         ids = frozenset(self.float32_only)
         return frozenset(cell for cell in self.cells if cell.id in ids) if ids else frozenset()
 
@@ -219,7 +218,6 @@ class RunFolder:
         (self.path / UNFINISHED).touch()
 
     def finish(self) -> None:
-        """Mark the run as finished."""
         (self.path / UNFINISHED).unlink(missing_ok=True)
 
     def check_finished(self) -> None:
