@@ -23,8 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.checkpoints import describe, locate
-from conformance.cluster import needs
-from conformance.cluster.machines import Machine, described, nowhere, with_gpus
+from conformance.cluster.machines import Machine, described, needs_of, nowhere, with_gpus
 from conformance.engines import ENGINES, FRONTS, preload
 from conformance.inputs.manifest import Manifest
 from conformance.processes import sessions
@@ -124,7 +123,7 @@ def of_cluster(
 
 
 def _somewhere(backend: Backend, machines: Sequence[Machine]) -> DoctorFinding:
-    wanted = needs.of(backend, 0, gpus=with_gpus(machines))
+    wanted = needs_of(backend, 0, gpus=with_gpus(machines))
     able = [machine.name for machine in machines if not nowhere(wanted, [machine], {})]
     subject = f"backend {backend.id}"
     if able:

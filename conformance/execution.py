@@ -23,8 +23,7 @@ from conformance.expectations import KnownGaps, concluded, marked
 from conformance.judging_runs import reduce_judged
 from conformance.live_judging import LiveJudging
 from conformance.planning import machine
-from conformance.planning.jobs import planned_jobs
-from conformance.planning.reopening import reopen_incomplete
+from conformance.planning.jobs import launch, planned_jobs
 from conformance.records import (
     Cell,
     CellResult,
@@ -51,6 +50,7 @@ from conformance.store import (
     create_run,
     gathered_in,
     installed,
+    installed_in,
     keeping,
     point_latest,
 )
@@ -170,15 +170,11 @@ def execute(
             if cell.model in reduced and cell.key not in reduced[cell.model].reopened
         ],
     )
+    jobs_of = [(job, job.id.partition(":")[0]) for job in planned]
     with LiveJudging(
         run,
         scenarios,
-        [
-            (job.id, model)
-            for job in planned
-            for model in [job.id.partition(":")[0]]
-            if model not in reduced
-        ],
+        [(job.id, model) for job, model in jobs_of if model not in reduced],
         known=known,
         environment=environment(plan.thresholds),
         tell=tell,
@@ -201,7 +197,7 @@ def execute(
         if summary.interrupted:
             return Finished(run, summary, None, None)
         judged = growing.judged()
-    keep_info(run, plan, summary)
+    keep_info(run, summary)
     run.finish()
     before = {**keeping.cells(run, settled), **judged}
     results = judge(run, scenarios, plan.thresholds, known, before=before)
@@ -211,6 +207,37 @@ def execute(
             reduce_judged(run, model, plan.columns, by_id, plan.thresholds)
     page = publish(run, results)
     return Finished(run, summary, results, page)
+
+
+def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
+    """Reopen the cases of reduced models that lack an outcome, for a resumed run to repeat.
+
+    A reduced model has verdicts but no tensors of passing cases. If the outcome of a cell was
+    removed, it cannot be judged alone: its case is repeated in every column. If other versions are
+    installed now, all cases of the model are: its groups have one set of versions. Raises
+    ConformanceError if an interpreter does not report its versions.
+    """
+    reduced = keeping.reduced(run, [model.id for model in plan.models])
+    nowhere = {column.id for column in plan.columns if column.untestable}
+    missing = [cell for cell in run.ungathered() if cell.backend not in nowhere] if reduced else []
+    for model, kept in reduced.items():
+        cases = {*kept.reopened, *(cell.key for cell in missing if cell.model == model)}
+        if not cases:
+            continue
+        planned = {cell.key for cell in plan.cells if cell.model == model}
+        settled = set() if _have_versions_changed(run, plan, model) else planned - cases
+        keeping.reopen(run, model, cases, settled)
+
+
+def _have_versions_changed(run: RunFolder, plan: RunPlan, model: str) -> bool:
+    """Return whether a group of the model ran with other versions than its interpreter has now."""
+    pythons = {column.id: launch(column).python for column in plan.columns if not column.untestable}
+    groups = [run.group(model, folder) for name, folder in run.groups() if name == model]
+    return any(
+        dict(group.versions) != dict(installed_in(pythons.get(group.backend, Path(sys.executable))))
+        for group in groups
+        if group is not None and group.versions
+    )
 
 
 def once_more(
@@ -297,25 +324,16 @@ def info_of(run: RunFolder) -> RunInfo:
     )
 
 
-def keep_info(run: RunFolder, plan: RunPlan, summary: RunSummary) -> None:
+def keep_info(run: RunFolder, summary: RunSummary) -> None:
     """Save the cost of the gathering, including the time before it was resumed."""
-    before = read_record(RunInfo, run.path / INFO)
-    info = RunInfo(
-        id=plan.run,
-        started=plan.started,
+    before = info_of(run)
+    info = replace(
+        before,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=summary.seconds,
-        command=plan.command,
-        jobs=plan.jobs,
-        peak_mib=summary.peak_mib,
+        seconds=before.seconds + summary.seconds,
+        peak_mib=max(before.peak_mib, summary.peak_mib),
         resumed=summary.resumed,
     )
-    if before is not None:
-        info = replace(
-            info,
-            seconds=before.seconds + info.seconds,
-            peak_mib=max(before.peak_mib, info.peak_mib),
-        )
     write_record(run.path / INFO, info)
 
 

@@ -195,32 +195,27 @@ def scenario(
     cases that write nothing and depend on the family. Raises ConformanceError for an unknown
     position.
     """
-    of_what = depends_on if callable(depends_on) else lambda _: depends_on
-    writes = twin if callable(twin) else lambda _: twin
+    of_what, writes, equal_pairs = map(_as_function, (depends_on, twin, equal))
+    shows = _as_function(numerics)
     if numerics is None:
         shows = lambda case: not writes(case) and of_what(case) == FAMILY  # noqa: E731
-    else:
-        shows = numerics if callable(numerics) else lambda _: numerics
-    places = {name: _places(value) for name, value in layers.items()}
+    axes = [
+        *(("layers", name, _places(value)) for name, value in layers.items()),
+        *(("options", name, tuple(values)) for name, values in options.items()),
+    ]
 
     def decorate(run: Block) -> Scenario:
         path = Path(inspect.getsourcefile(run) or "")
-        for place in itertools.chain.from_iterable(places.values()):
-            position(place, 1, path)
-        axes = [
-            *(("layers", name, values) for name, values in places.items()),
-            *(("options", name, tuple(values)) for name, values in options.items()),
-        ]
+        for group, _, values in axes:
+            for place in values if group == "layers" else ():
+                position(place, 1, path)
         cases: dict[str, Mapping[str, Any]] = {}
         for combination in itertools.product(*(values for *_, values in axes)):
             choice: dict[str, dict[str, Any]] = {"layers": {}, "options": {}}
-            for (group, key, _), value in zip(axes, combination, strict=True):
+            varying = []
+            for (group, key, values), value in zip(axes, combination, strict=True):
                 choice[group][key] = value
-            varying = [
-                str(value)
-                for (*_, values), value in zip(axes, combination, strict=True)
-                if len(values) > 1
-            ]
+                varying += [str(value)] if len(values) > 1 else []
             cases["-".join(varying) or "all"] = choice
         doc = inspect.getdoc(sys.modules[run.__module__]) or ""
         if not doc.strip():
@@ -238,7 +233,7 @@ def scenario(
             prompts=tuple(prompts),
             steps=steps,
             twin=writes,
-            equal=equal if callable(equal) else lambda _: equal,
+            equal=equal_pairs,
             equal_alone=lambda _: equal_alone,
             needs=needs,
             settings=settings,
@@ -248,6 +243,10 @@ def scenario(
         )
 
     return decorate
+
+
+def _as_function(value: Any) -> Callable[[Case], Any]:
+    return value if callable(value) else lambda _: value
 
 
 def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
@@ -311,16 +310,13 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
             module = importlib.import_module(f"{folder.name}.{path.stem}")
         except ConformanceError:
             raise
-        except SystemExit as error:
-            # Otherwise the command would end here, perhaps with status 0, without running anything.
+        except (Exception, SystemExit) as error:
+            words, remedy = repr(error), "see the error above"
+            if isinstance(error, SystemExit):  # otherwise the command would end without a word
+                words = f"it ends the program: {words}"
+                remedy = "move what ends it below `if __name__ == '__main__':`, or take it out"
             raise ConformanceError(
-                f"cannot be imported: it ends the program: {error!r}",
-                path=path,
-                remedy="move what ends it below `if __name__ == '__main__':`, or take it out",
-            ) from error
-        except Exception as error:
-            raise ConformanceError(
-                f"cannot be imported: {error!r}", path=path, remedy="see the error above"
+                f"cannot be imported: {words}", path=path, remedy=remedy
             ) from error
         if Path(module.__file__ or "").resolve() != path.resolve():
             raise ConformanceError(

@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,6 +78,11 @@ class Healthy:
             with Path(self.options["noted"]).open("a") as file:
                 file.write(f"{case.key}\n")
 
+    def wait_for_gate(self) -> None:
+        """Go on when somebody has made the file `gate`."""
+        while not (Path(self.options["folder"]) / "gate").exists():
+            threading.Event().wait(0.01)
+
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple((1, 2, row) for row, _ in enumerate(case.prompts))
 
@@ -91,6 +97,13 @@ def _with(bad: Callable[[Healthy, Case], Mapping[str, Any]]) -> Callable[[Job], 
 def _forever() -> NoReturn:
     while True:
         threading.Event().wait(60)
+
+
+def _fork(target: Callable[..., object], *arguments: object) -> ForkProcess:
+    """Start a process that shares what this one has imported."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    return process
 
 
 def _stubborn_child(folder: str) -> None:
@@ -127,9 +140,7 @@ def hangs(engine: Healthy, case: Case) -> Mapping[str, Any]:
 
 @_with
 def waits_for_gate(engine: Healthy, case: Case) -> Mapping[str, Any]:
-    """Goes on when somebody has made the file `gate`."""
-    while not (Path(engine.options["folder"]) / "gate").exists():
-        threading.Event().wait(0.01)
+    engine.wait_for_gate()
     return engine.good(case)
 
 
@@ -163,9 +174,16 @@ def exits_politely(engine: Healthy, case: Case) -> Mapping[str, Any]:
     sys.exit(0)
 
 
-@_with
-def raises(engine: Healthy, case: Case) -> Mapping[str, Any]:
-    raise ValueError("shapes [3, 8] and [4, 8] do not fit")
+def _raising(error: Exception) -> type[Healthy]:
+    def bad(engine: Healthy, case: Case) -> NoReturn:
+        raise error
+
+    return type("Raises", (Healthy,), {"bad": bad})
+
+
+raises = _raising(ValueError("shapes [3, 8] and [4, 8] do not fit"))
+refuses = _raising(Refused("does not support pipeline parallelism"))
+unreadable = _raising(Unreadable("dual is off by 0.7, single by 0.9"))
 
 
 class RaisesAndIsWell(Healthy):
@@ -180,21 +198,11 @@ class RaisesAndIsWell(Healthy):
         return bool(self.options.get("well"))
 
 
-@_with
-def refuses(engine: Healthy, case: Case) -> Mapping[str, Any]:
-    raise Refused("does not support pipeline parallelism")
-
-
 class Refuses(Healthy):
     """Refuses every case, whatever its options say."""
 
     def good(self, case: Case) -> Mapping[str, Any]:
         raise Refused("refuses everything")
-
-
-@_with
-def unreadable(engine: Healthy, case: Case) -> Mapping[str, Any]:
-    raise Unreadable("dual is off by 0.7, single by 0.9")
 
 
 @_with
@@ -259,11 +267,11 @@ class EngineWithProcess(Healthy):
         self.process.wait()
 
 
-class EndsWhenTold(Healthy):
+class EndsWhenTold(EngineWithProcess):
     """Somebody tells its process to end, once: it says so, and ends a moment later."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job)
+        Healthy.__init__(self, job)
         self.told = Path(self.options["folder"]) / "told"
         ends = (
             "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit()))"
@@ -281,10 +289,6 @@ class EndsWhenTold(Healthy):
         self.told.touch()
         subprocess.run(["kill", "-TERM", str(self.process.pid)], check=True)
         raise RuntimeError("Server shutting down")
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 def does_not_start(job: Job) -> Healthy:
@@ -341,9 +345,8 @@ class LeavesSockets(Healthy):
         path.write_text(f"{self.listener.getsockname()} {os.getpid()}")
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
-        gate = Path(self.options["folder"]) / "gate"
-        while case.name == "last" and not gate.exists():
-            time.sleep(0.01)
+        if case.name == "last":
+            self.wait_for_gate()
         return super().run(scenario, case)
 
 
@@ -357,10 +360,7 @@ class LosesAProcessInLoad(Healthy):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         left = Path(self.options["folder"]) / "kills"
-        context = multiprocessing.get_context("fork")
-        stages = [context.Process(target=_forever) for _ in range(2)]
-        for stage in stages:
-            stage.start()
+        stages = [_fork(_forever) for _ in range(2)]
         if kills := int(left.read_text()):
             left.write_text(str(kills - 1))
             if number := self.options.get("signal", "KILL"):
@@ -406,10 +406,7 @@ class LosesAHelper(Healthy):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        context = multiprocessing.get_context("fork")
-        computing, helper = (context.Process(target=_forever) for _ in range(2))
-        for process in (computing, helper):
-            process.start()
+        computing, helper = _fork(_forever), _fork(_forever)
         tell_probing(job, [int(computing.pid or 0)])
         helper.terminate()
         helper.join()
@@ -432,8 +429,7 @@ class LosesAProcessUnseen(Healthy):
         self.lost = bool(int(left.read_text()))
         left.write_text("0")
         here, there = multiprocessing.Pipe()
-        server = multiprocessing.get_context("fork").Process(target=_serving, args=(there,))
-        server.start()
+        _fork(_serving, there)
         core = here.recv()
         tell_probing(job, [core])
         if self.lost:
@@ -449,8 +445,7 @@ class LosesAProcessUnseen(Healthy):
 
 def _serving(says: Connection) -> None:
     """A process with one of its own, of which it says the number."""
-    core = multiprocessing.get_context("fork").Process(target=_until_told, args=(says,))
-    core.start()
+    _fork(_until_told, says)
     _forever()
 
 
@@ -465,8 +460,7 @@ class EndsItsProcessesInLoad(Healthy):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        stage = multiprocessing.get_context("fork").Process(target=_forever)
-        stage.start()
+        stage = _fork(_forever)
         stage.kill()
         stage.join()
         raise RuntimeError("no room for the cache")
@@ -542,9 +536,8 @@ class HasDaemon(Healthy):
         os.wait()
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
-        gate = Path(self.options["folder"]) / "gate"
-        while case.name == "last" and not gate.exists():
-            time.sleep(0.01)
+        if case.name == "last":
+            self.wait_for_gate()
         os.kill(self.daemon, 0)
         return self.good(case)
 

@@ -11,10 +11,11 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.records import Backend, Case, Column, Job, Model
+from conformance.records import Backend, Case, Column, Job, Model, Outcome
 from conformance.runner import Launch, Planned, TimeLimits, run
 from conformance.store import GroupFolder
 
@@ -35,20 +36,11 @@ def job(
     expect: Mapping[str, Any] | None = None,
 ) -> Job:
     """A job of `tests.faulty` whose group lies in `folder`/<engine>."""
+    places = {"folder": str(folder), "noted": str(folder / f"noted-{engine}")}
     return Job(
         engine=f"tests.faulty:{engine}",
         model=Model("m", "llama", ()),
-        column=Column(
-            Backend(
-                engine,
-                engine,
-                options={
-                    "folder": str(folder),
-                    "noted": str(folder / f"noted-{engine}"),
-                    **(options or {}),
-                },
-            )
-        ),
+        column=Column(Backend(engine, engine, options={**places, **(options or {})})),
         checkpoint=folder,
         folder=group(folder, engine).path,
         scenarios=scenarios,
@@ -60,6 +52,12 @@ def job(
 
 def group(folder: Path, engine: str) -> GroupFolder:
     return GroupFolder(folder / "groups" / "m" / engine)
+
+
+def outcome_of(folder: Path, engine: str, case: str) -> Outcome:
+    found = group(folder, engine).outcome(f"plain.{case}")
+    assert found is not None, f"{engine}: {case} has no outcome"
+    return found
 
 
 def noted(folder: Path, engine: str) -> list[str]:
@@ -83,10 +81,17 @@ def planned(
     )
 
 
+def refusing(engine: str, folder: Path, *, launch: Launch | None = None, **more: Any) -> Planned:
+    """An engine that refuses every good case, for which nothing is imported."""
+    cases = more.pop("cases", CASES)
+    one = planned(engine, folder, launch=launch, options={"refuse": True}, cases=cases)
+    return replace(one, **more)
+
+
 def run_all(folder: Path, engines: Sequence[str]) -> dict[str, object]:
     """Run these engines, which refuse every good case; return what the summary says."""
     summary = run(
-        [planned(engine, folder, options={"refuse": True}) for engine in engines],
+        [refusing(engine, folder) for engine in engines],
         logs=folder / "logs",
         jobs=4,
         limits=TimeLimits(),

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from conformance.bisect.search import USUAL, Class, SignaturePart
 from conformance.diff.compare import cause_words
 from conformance.records import Group, Precision, Results, Verdict, record
-from conformance.runner.zygote_pool import CANNOT_IMPORT
+from conformance.runner.zygotes import CANNOT_IMPORT
 
 
 @record()

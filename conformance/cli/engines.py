@@ -14,7 +14,7 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
 
 if TYPE_CHECKING:
-    from conformance.environments.made import InstalledEnvironment
+    from conformance.environments.spec import InstalledEnvironment
 
 #: The variable that overrides `engine` of [tool.conformance].
 VARIABLE = "CONFORMANCE_ENGINE"

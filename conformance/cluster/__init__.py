@@ -11,9 +11,7 @@ would (`node.py`). Its files are synced into the run's folder as they are writte
 
 from __future__ import annotations
 
-from conformance.cluster.address import Address, parsed
-from conformance.cluster.apart import apart
-from conformance.cluster.connection import Cluster, connected
+from conformance.cluster.connection import Address, Cluster, apart, connected, parsed
 from conformance.cluster.machines import Machine
 
 __all__ = ["Address", "Cluster", "Machine", "apart", "connected", "parsed"]

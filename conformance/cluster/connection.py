@@ -1,22 +1,25 @@
-"""The connection to a Ray cluster: joining, surveying and leaving it."""
+"""The connection to a Ray cluster (`--on`): joining, surveying and leaving it."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import re
 import resource
 import signal
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from conformance.cluster import fitness, machines
-from conformance.cluster.address import Address
+from conformance.cluster import machines, node
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import Expected
 from conformance.cluster.remote_jobs import OnRay
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import machine
 from conformance.processes import sessions, temporary
 from conformance.runner import Allocate, TimeLimits, WorkerPool
@@ -33,8 +36,32 @@ _HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
 #: seven-digit process id, and `sockets/plasma_store`.
 _SOCKETS = len("ray/") + 42 + len("/sockets/plasma_store")
 
-#: Disables Ray's usage reports to its developers.
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+
+#: `host:port`, with or without Ray's scheme; an IPv6 address is in brackets.
+_PLACE = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """`place` is an address for Ray; "" for RAY_ADDRESS or, without that, a new local cluster."""
+
+    place: str = ""
+
+    def __str__(self) -> str:
+        return self.place or "ray"
+
+
+def parsed(text: str) -> Address:
+    """Parse `ray`, `ray://HOST:PORT` or `HOST:PORT`. Raises ConformanceError for other text."""
+    if text == "ray":
+        return Address()
+    if _PLACE.fullmatch(text) is None:
+        raise ConformanceError(
+            f"--on {text!r} names no cluster",
+            remedy="--on ray (what RAY_ADDRESS names, or a new one on this machine), "
+            "--on ray://HOST:10001 (through Ray's client), --on HOST:6379 (its own network)",
+        )
+    return Address(text)
 
 
 class Cluster:
@@ -44,7 +71,7 @@ class Cluster:
         self.ray = ray
         self.address = address
         self.ours = ours
-        self.expected = Expected(fitness.code_digest(), installed(), machine.chosen())
+        self.expected = Expected(node.code_digest(), installed(), machine.chosen())
         self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
 
     def allocate(self, limits: TimeLimits, *, most: int | None = None) -> Allocate:
@@ -62,8 +89,7 @@ def connected(address: Address) -> Iterator[Cluster]:
 
     Raises ConformanceError if Ray is not installed or no cluster answers.
     """
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports to Ray's developers
     # Do not let Ray search: it reads a file in /tmp and all users' processes.
     place = address.place or os.environ.get("RAY_ADDRESS", "")
     if place:
@@ -155,3 +181,62 @@ def _ray() -> Any:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+#: Signals passed on to the working process, whose end is then awaited.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def apart() -> int | None:
+    """Continue in a forked process. Return None there, and that process's exit status here.
+
+    If its node or head is lost, Ray exits the process that joined the cluster, with status 1 and no
+    message. That would look like a failed cell, and leave everything to be cleaned up.
+
+    Raises ConformanceError, after cleaning up, if the process did not exit regularly.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    said, says = os.pipe()
+    # Use sigwait, not handlers: a Python handler runs late for a signal just before a wait, and a
+    # signal before a handler is installed would end the wrong process.
+    heard = {number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard | {signal.SIGCHLD})
+    pid = os.fork()
+    if pid == 0:
+        sessions.die_with_parent()
+        # Its own process group, so that Ctrl-C reaches it once, from its parent.
+        os.setpgid(0, 0)
+        os.close(said)
+        atexit.register(os.write, says, b".")  # not run when Ray exits the process
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return None
+    os.close(says)
+    os.set_blocking(said, False)  # other processes may still hold the write end
+    code = _end(pid, heard)
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with suppress(BlockingIOError):
+        if os.read(said, 1):
+            return code
+    # Sweeps the processes and folders of killed runs.
+    with temporary.folder():
+        pass
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with {code}"
+    raise ConformanceError(
+        f"the cluster is lost: Ray ended the process that had joined it ({how})",
+        remedy="go on, there or elsewhere: conformance run --resume latest",
+        code=ExitCode.HARNESS,
+    )
+
+
+def _end(pid: int, heard: set[signal.Signals]) -> int:
+    """Wait for the process and return its exit status; pass signals on to it."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        number = signal.sigwait(heard | {signal.SIGCHLD})
+        if number in heard:
+            os.kill(pid, number)  # not reaped yet, so the number is still its own

@@ -1,4 +1,4 @@
-"""The machines of a cluster: their resources, and why one cannot take part."""
+"""The machines of a cluster: their resources, what groups need, and why one cannot take part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,57 @@ from typing import Any
 
 from conformance.cluster import shim
 from conformance.cluster.messages import Expected
-from conformance.cluster.needs import Needs
+from conformance.engines import FRONTS
+from conformance.records import Backend
 
 #: Seconds that a machine has to answer; it imports torch for that.
 _ANSWERS_WITHIN = 120.0
+
+
+MIB = 1 << 20
+
+#: A worker's memory per rank without weights: libraries, a trace, observations. At least one and a
+#: half times what tiny models use (docs/scale.md), which have nothing else.
+_BESIDES = {"vllm": 2048 * MIB, "": 1536 * MIB}
+
+#: The most copies of the checkpoint, in bf16 sizes, that an engine holds: the reference holds
+#: float32, bf16 and a copy with other roundings; others hold copies while loading.
+_COPIES = {"reference": 5, "": 3}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Ray's resources. Memory is in bytes."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+    def lacking(self, resources: Mapping[str, float]) -> str:
+        """Return what a machine with these total resources has too little of, or ""."""
+        short = [
+            f"{_amount(resources.get(name, 0), unit)} of {_amount(wanted, unit)} {words}"
+            for name, words, unit, wanted in (
+                ("CPU", "CPUs", 1, self.cpus),
+                ("GPU", "GPUs", 1, self.gpus),
+                ("memory", "GiB of memory", 1 << 30, self.memory),
+            )
+            if wanted > resources.get(name, 0)
+        ]
+        return f"has {', '.join(short)}" if short else ""
+
+
+def _amount(value: float, unit: int) -> str:
+    return f"{value / unit:.1f}".removesuffix(".0")
+
+
+def needs_of(backend: Backend, weights: int, *, gpus: bool) -> Needs:
+    """Return a backend's needs. `weights` is the checkpoint's size; `gpus` gives each rank one."""
+    ranks = backend.pipeline * backend.tensor
+    besides = _BESIDES["vllm" if backend.engine in FRONTS else ""]
+    copies = _COPIES.get(backend.engine, _COPIES[""])
+    memory = ranks * besides + copies * weights
+    return Needs(cpus=ranks, gpus=ranks if gpus else 0, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -29,7 +76,6 @@ class Machine:
 
 
 def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the living nodes as Ray reports them."""
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
@@ -83,7 +129,6 @@ def with_gpus(machines: Sequence[Machine]) -> bool:
 
 
 def described(resources: Mapping[str, float]) -> str:
-    """Return a machine's resources as text."""
     memory = resources.get("memory", 0) / (1 << 30)
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {memory:.1f} GiB"
 

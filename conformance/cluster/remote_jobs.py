@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.cluster import machines, needs, shim, upload
-from conformance.cluster.machines import Machine
+from conformance.cluster import machines, shim, upload
+from conformance.cluster.machines import Machine, Needs
 from conformance.cluster.messages import Begun, Ended, Expected, FilePiece, Message, RemoteJob
 from conformance.cluster.sync import Arriving
 from conformance.errors import ConformanceError, ExitCode
@@ -40,7 +40,7 @@ class _Away:
     """A remote job. Only messages of `attempt` count, which runs on `node`."""
 
     group: GroupRun
-    needs: needs.Needs
+    needs: Needs
     reference: Any
     attempt: str = ""
     node: str = ""
@@ -90,15 +90,13 @@ class OnRay:
         return self._most is None or len(self._away) < self._most
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
-        if group.planned.at_home:
+        able = any(not machine.cannot for machine in self._machines.values())
+        if group.planned.at_home or not able:  # nothing will run, but finished cells can be reused
             self._local.reuse(group, cache)
             return
         model = group.job.model.id
         kinds = {machine.device for machine in self._machines.values() if not machine.cannot}
         settled = self._kinds.get(model)
-        if not kinds:  # nothing will run, but finished cells can be reused
-            self._local.reuse(group, cache)
-            return
         group.reuse((settled,) if settled else sorted(kinds), cache)
         if group.reused:
             self._kinds[model] = group.device
@@ -112,7 +110,7 @@ class OnRay:
         else:
             job = group.to_send()
             gpus = machines.with_gpus(tuple(self._machines.values()))
-            wanted = needs.of(job.backend, upload.size(job.checkpoint), gpus=gpus)
+            wanted = machines.needs_of(job.backend, upload.size(job.checkpoint), gpus=gpus)
             self._give(_Away(group, wanted, None))
 
     def work(self) -> list[GroupRun]:
@@ -135,8 +133,7 @@ class OnRay:
     def end(self) -> set[int]:
         references = [away.reference for away in self._away.values()]
         for reference in references:
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.cancel(reference)  # as on Ctrl-C: its runner ends what it began
+            self._cancel(reference)  # as on Ctrl-C: its runner ends what it began
         until = time.monotonic() + _ENDS_WITHIN
         with suppress(ConformanceError, self._ray.exceptions.RayError):
             while references and time.monotonic() < until:
@@ -148,50 +145,52 @@ class OnRay:
             for message in self._post.last():
                 self._take(message, only_hear=True)
         for reference in references:
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.cancel(reference, force=True)
+            self._cancel(reference, force=True)
         self._post.close()
         return self._local.end()
+
+    def _cancel(self, reference: Any, *, force: bool = False) -> None:
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.cancel(reference, force=force)
 
     # --- submitting remote jobs ---------------------------------------------
 
     def _give(self, away: _Away) -> None:
         """Submit a remote job, excluding the machines that cannot run it."""
-        group, job = away.group, away.group.to_send()
-        self._away[group.planned.id] = away
+        planned, job = away.group.planned, away.group.to_send()
+        self._away[planned.id] = away
         if self._refused(away):
             return
-        launch = group.planned.launch
+        launch = planned.launch
         here = launch.python == Path(sys.executable)
         remote_job = RemoteJob(
-            group=group.planned.id,
+            group=planned.id,
             job=job,
             python=None if here else launch.python,
             preload=launch.preload,
             env=launch.env,
             versions={} if here else installed_in(launch.python),
             expected=self._expected,
-            limits=group.planned.limits or self._limits,
-            load=group.planned.load,
-            tries=group.planned.tries,
-            ours=group.planned.ours,
+            limits=planned.limits or self._limits,
+            load=planned.load,
+            tries=planned.tries,
+            ours=planned.ours,
             device=self._kinds.get(job.model.id, ""),
         )
         sent = [
             self._packed_once(path, job.model.id) for path in (job.checkpoint, *upload.places(job))
         ]
-        out = self._excluded(away)
         options: dict[str, Any] = {
             "num_cpus": away.needs.cpus,
             "num_gpus": away.needs.gpus,
             "memory": away.needs.memory,
             "max_retries": RETRIES,
-            "name": f"conformance {group.planned.id}",
+            "name": f"conformance {planned.id}",
         }
-        if out:
+        if out := self._excluded(away):
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(out))})"}
         away.reference = self._carry_out.options(**options).remote(
-            pickle.dumps(remote_job), group.planned.id, sent, self._post.remote
+            pickle.dumps(remote_job), planned.id, sent, self._post.remote
         )
         away.attempt = away.node = ""
         away.arriving = None
@@ -237,14 +236,13 @@ class OnRay:
         match message.says:
             case FilePiece() as part:
                 self._put(away, part)
-            case Ended() as ended if only_hear or message.attempt not in ("", away.attempt):
-                del ended
+            case Ended() if only_hear or message.attempt not in ("", away.attempt):
+                pass
             case Ended(cannot=cannot, at_all=at_all) if cannot:
                 self._elsewhere(away, message.node, cannot, at_all=at_all)
             case Ended():
-                left = away.group.missing()
-                machine = away.group.machine
-                self._close(away, f"{machine} gave no outcome of {', '.join(left)}" if left else "")
+                left = ", ".join(away.group.missing())
+                self._close(away, f"{away.group.machine} gave no outcome of {left}" if left else "")
             case event:
                 away.group.heard(event)
 
@@ -283,11 +281,9 @@ class OnRay:
     def _look_at_failures(self) -> None:
         """Close groups that Ray gave up, as failures of the harness."""
         running = {away.reference: away for away in self._away.values() if away.reference}
-        done, _ = (
-            self._ray.wait(list(running), num_returns=len(running), timeout=0)
-            if running
-            else ([], [])
-        )
+        if not running:
+            return
+        done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0)
         for reference in done:
             try:
                 self._ray.get(reference)
@@ -312,8 +308,7 @@ class OnRay:
         for away in list(self._away.values()):
             waits = not away.node or self._machines[away.node].cannot == _LOST
             if waits and self._refused(away):
-                with suppress(self._ray.exceptions.RayError):
-                    self._ray.cancel(away.reference, force=True)
+                self._cancel(away.reference, force=True)
 
     def _close(self, away: _Away, why: str = "") -> None:
         """End a group; with a reason `why`, as a failure of the harness."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -86,7 +86,10 @@ class FileSync:
                 return
             # Files are replaced by a rename and never changed, so an open one is stable.
             with path.open("rb") as file:
-                for offset, data, last in _pieces(file.read, path.stat().st_size):
+                size, last = path.stat().st_size, False
+                while not last:
+                    offset, data = file.tell(), file.read(PIECE)
+                    last = offset + len(data) >= size or not data
                     self._send(FilePiece(self._name(path), offset, data, last))
             self._sent[path] = state
 
@@ -97,17 +100,6 @@ class FileSync:
 def _state(path: Path) -> object:
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _pieces(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, bytes, bool]]:
-    offset = 0
-    while True:
-        data = read(PIECE)
-        last = offset + len(data) >= size or not data
-        yield offset, data, last
-        offset += len(data)
-        if last:
-            return
 
 
 class Arriving:

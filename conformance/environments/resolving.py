@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -16,11 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.environments import trees, uv
-from conformance.environments.made import EnginesMoved, Untestable
-from conformance.environments.spec import Spec, folder_of
-from conformance.errors import ConformanceError
+from conformance.environments.spec import EnginesMoved, Spec, Untestable, folder_of
 from conformance.inputs import packaged
 from conformance.records import digest, record
+from conformance.store import installed_in
 from conformance.store.files import read_record, write_record
 
 _LOCK = packaged.path("cpu.txt")
@@ -71,13 +69,8 @@ class Resolution:
         return tuple(map(package, self.lines))
 
 
-Moved = Mapping[str, str]
-
-
 @record()
 class _Noted:
-    """A stored resolution."""
-
     lines: tuple[str, ...]
     conflicts: Mapping[str, str] = field(default_factory=dict)
 
@@ -119,11 +112,9 @@ def resolve(
     pins = _pins(spec.names)
     digests = [trees.digest(folder) for folder in spec.folders]
     python = python or Path(sys.executable)
-    version = _version_of(python)
-    short = list(map(int, version.split(".")[:2]))
-    question = digest(
-        [lines, spec.regardless, pins, digests, _UNWANTED, short, platform.platform()]
-    )
+    version = installed_in(python)["python"]
+    machine = [list(map(int, version.split(".")[:2])), platform.platform()]
+    question = digest([lines, spec.regardless, pins, digests, _UNWANTED, *machine])
     path = cache / "environments" / "resolved" / f"{question}.json"
     noted = read_record(_Noted, path) if spec.exact else None
     if noted is None:
@@ -158,7 +149,6 @@ def refuse_moves(spec: Spec, resolution: Resolution, keep: Collection[str]) -> N
 
 
 def package(line: str) -> str:
-    """Return the name of the package that a line requires."""
     return str(canonicalize_name(Requirement(line).name))
 
 
@@ -230,19 +220,6 @@ def _pins(free: Sequence[str]) -> tuple[str, ...]:
     else:
         lines = tuple(f"{name}=={version}" for name, version in sorted(_installed().items()))
     return tuple(line for line in lines if canonicalize_name(line.partition("==")[0]) not in free)
-
-
-def _version_of(python: Path) -> str:
-    """Return the version, as `3.11.7`. Raises ConformanceError if the interpreter fails."""
-    if python == Path(sys.executable):
-        return platform.python_version()
-    command = [str(python), "-c", "import platform; print(platform.python_version())"]
-    try:
-        return subprocess.check_output(command, text=True, timeout=60).strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConformanceError(
-            f"this interpreter does not say its version: {error}", path=python
-        ) from error
 
 
 def _installed() -> dict[str, str]:

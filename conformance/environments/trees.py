@@ -115,7 +115,6 @@ def _copy(path: Path, target: Path) -> Path:
 
 
 def _files(path: Path) -> list[str]:
-    """Return the names of the relevant files, in order."""
     if not path.is_dir():
         return []
     tracked = _tracked(path)

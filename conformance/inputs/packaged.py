@@ -24,7 +24,6 @@ _PLACES = {
 
 
 def path(name: str, package: Path = _PACKAGE) -> Path:
-    """Return the path of this file or folder."""
     beside, inside = _PLACES[name]
     installed = package / "packaged"
     return installed / inside if installed.is_dir() else package.parent / beside

@@ -21,19 +21,9 @@ UNREAD = "unread"
 #: Sizes in a config, by transformers' names, including those of older families.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
-_COUNTS = frozenset(
-    {
-        *_LAYERS,
-        *_WIDTH,
-        "head_dim",
-        "intermediate_size",
-        "max_position_embeddings",
-        "n_head",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "vocab_size",
-    }
-)
+_HEADS = ("head_dim", "n_head", "num_attention_heads", "num_key_value_heads")
+_SIZES = ("intermediate_size", "max_position_embeddings", "vocab_size")
+_COUNTS = frozenset({*_LAYERS, *_WIDTH, *_HEADS, *_SIZES})
 
 #: What the tokenizer decides that is made for a tiny model.
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")

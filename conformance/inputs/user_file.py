@@ -49,7 +49,6 @@ class UserFile:
 
     @property
     def key(self) -> str:
-        """Return the key of the file's case."""
         return f"{USER_TRACE.name}.{self.name}"
 
     @property
@@ -58,7 +57,6 @@ class UserFile:
 
     @property
     def lacks_a_port(self) -> bool:
-        """Return whether the file has `hf` but no `vllm`."""
         return self.function_for("vllm") not in self.functions
 
     def function_for(self, side: str) -> str:

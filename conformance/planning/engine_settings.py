@@ -35,17 +35,18 @@ MARK = "~"
 
 @dataclass(frozen=True)
 class SettingsGroup:
-    """Cells of one column that require the same engine settings."""
+    """Cells of one column that require the same engine settings. The `main` group of a column is
+    the one without settings, or the only one.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
+    main: bool = False
 
-    def folder(self, own: str, main: SettingsGroup) -> str:
-        """Return the name of the group's folder: the column's `own` for its main group."""
-        return own if self is main else self.apart_from(own)
-
-    def apart_from(self, own: str) -> str:
-        """Return the name of a separate folder next to the column's `own`."""
+    def folder(self, own: str) -> str:
+        """Return the name of the group's folder: the column's `own`, or another next to it."""
+        if self.main:
+            return own
         words = (f"{name}-{value}".lower() for name, value in sorted(self.settings.items()))
         return f"{own}{MARK}{MARK.join(words)}"
 
@@ -58,7 +59,7 @@ def split(
     Raises ConformanceError for an unknown setting.
     """
     if column.engine in WITHOUT:
-        return (SettingsGroup(cells=tuple(cells)),)
+        return (SettingsGroup(cells=tuple(cells), main=True),)
     settings_of = {
         (case.scenario, case.name): case.settings
         for name in dict.fromkeys(cell.scenario for cell in cells)
@@ -74,9 +75,10 @@ def split(
                 remedy=f"use {', '.join(WORDS)}",
             )
         by_settings.setdefault(tuple(sorted(settings.items())), []).append(cell)
+    groups = sorted(by_settings.items(), key=lambda item: bool(item[0]))
     return tuple(
-        SettingsGroup(dict(key), tuple(members))
-        for key, members in sorted(by_settings.items(), key=lambda item: bool(item[0]))
+        SettingsGroup(dict(key), tuple(members), main=index == 0)
+        for index, (key, members) in enumerate(groups)
     )
 
 
@@ -86,7 +88,7 @@ def apart(run: RunFolder, job: Job, group: SettingsGroup, own_folder: str) -> Jo
     Runs of the engine without nnsight are linked too; their names contain the settings.
     """
     own = run.group_folder(job.model.id, own_folder)
-    target = run.group_folder(job.model.id, group.apart_from(own_folder))
+    target = run.group_folder(job.model.id, group.folder(own_folder))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
     for case in job.cases:
         link(own.cell(case.key), target.cell(case.key))

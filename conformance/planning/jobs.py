@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -42,6 +42,9 @@ BUILD = Column(Backend(id="build", engine="build", default=False))
 
 #: The columns of one model with their cells.
 Columns = Sequence[tuple[Column, Sequence[Cell]]]
+
+#: Scenarios and cases.
+_Names = set[tuple[str, str]]
 
 #: Engines whose observations do not depend on what is being tested: cached between runs.
 CACHED = frozenset({"hf", "reference"})
@@ -77,18 +80,12 @@ def planned_jobs(
     jobs: list[Planned] = []
     sizes = Counter(cell.model for members in wanted.values() for cell in members)
     for model_id in _small_one_first([by_model[model] for model, _ in wanted], sizes):
-        members_of = [
-            (by_id[column], members)
-            for (model, column), members in wanted.items()
-            if model == model_id
-        ]
         only = frozenset(cell for cell in float32_only if cell.model == model_id)
-        maker = _ModelJobMaker(
+        jobs += _ModelJobMaker(
             *(run, by_model[model_id], scenarios, folder, cache, precisions, only),
             settled=frozenset(settled),
             lean=lean,
-        )
-        jobs += maker.jobs(members_of)
+        ).jobs([(by_id[col], cells) for (model, col), cells in wanted.items() if model == model_id])
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
@@ -109,7 +106,7 @@ def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
     """Return the job that builds a model's checkpoint if there is none."""
-    build, _ = _ModelJobMaker(run, model, {}, run.path, cache).groundwork(set())
+    build, _ = _ModelJobMaker(run, model, {}, run.path, cache).groundwork(set(), set())
     return build
 
 
@@ -129,94 +126,62 @@ class _ModelJobMaker:
 
     def jobs(self, columns: Columns) -> list[Planned]:
         due = [(column, self._due(cells)) for column, cells in columns]
-        names = self._names(cell for _, cells in due for cell in cells)
-        in_bf16 = [cell for _, cells in due for cell in self._in(cells, Precision.BF16)]
-        reference = f"{self.model.id}:{REFERENCE.id}"
-        jobs = self.groundwork(names, self._names(in_bf16) if self.float32_only else names)
-        begun = len(jobs)
-        for (column, cells), precision in product(columns, self.precisions):
-            members = self._in(cells, precision)
-            if not members:
-                continue
-            # Split all cells, so that the main group is the same if only a few are due.
-            groups = engine_settings.split(column, members, self.scenarios)
-            main, *rest = (replace(group, cells=self._due(group.cells)) for group in groups)
-            for group in (main, *rest):
-                if not group.cells:
-                    continue
-                own = gathered_in(column.id, precision)
-                jobs.append(
-                    self._planned(
-                        f"{self.model.id}:{group.folder(own, main)}",
-                        column,
-                        self._column(column, group, main, precision),
-                        needs_cells=((reference, PROBED),),
-                    )
-                )
-        jobs.append(
+        names = _names(cell for _, cells in due for cell in cells)
+        in_bf16 = _names(cell for _, cells in due for cell in self._in(cells, Precision.BF16))
+        build, reference = self.groundwork(names, in_bf16)
+        engines = [
             self._planned(
-                f"{self.model.id}:{FORCED.id}",
-                FORCED,
-                lambda: self._forced(due),
-                needs=(reference,),
-                after=tuple(job.id for job in jobs[begun:]),
+                group.folder(gathered_in(column.id, precision)),
+                column,
+                self._column(column, group, precision),
+                needs_cells=((reference.id, PROBED),),
             )
-        )
-        return jobs
+            for (column, cells), precision in product(columns, self.precisions)
+            for group in self._groups(column, self._in(cells, precision))
+        ]
+        after = tuple(job.id for job in engines)
+        make = lambda: self._forced(due)  # noqa: E731
+        forced = self._planned(FORCED.id, FORCED, make, needs=(reference.id,), after=after)
+        return [build, reference, *engines, forced]
+
+    def _groups(
+        self, column: Column, cells: Sequence[Cell]
+    ) -> Iterator[engine_settings.SettingsGroup]:
+        """Yield the groups with due cells. All cells are split, so that the main group is the same
+        if only a few are due.
+        """
+        for group in engine_settings.split(column, cells, self.scenarios) if cells else ():
+            if cells := self._due(group.cells):
+                yield replace(group, cells=cells)
 
     def _due(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         return tuple(cell for cell in cells if cell not in self.settled)
 
     def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
-        """Return the cells that run in a precision."""
         if precision is Precision.FLOAT32 or not self.float32_only:
             return cells
         return [cell for cell in cells if cell not in self.float32_only]
 
-    def _names(self, cells: Iterable[Cell]) -> set[tuple[str, str]]:
-        return {(cell.scenario, cell.case) for cell in cells}
-
-    def groundwork(
-        self, names: set[tuple[str, str]], in_bf16: set[tuple[str, str]] | None = None
-    ) -> list[Planned]:
-        """Return the jobs of the checkpoint and the reference; bf16 runs only for `in_bf16` (None:
-        all).
-        """
-        wanted = names if in_bf16 is None else in_bf16
-        build = f"{self.model.id}:{BUILD.id}"
-        reference = f"{self.model.id}:{REFERENCE.id}"
-        return [
-            self._planned(build, BUILD, self._build, load=patience(self.model)),
-            self._planned(
-                reference, REFERENCE, lambda: self._reference(names, wanted), needs=(build,)
-            ),
-        ]
+    def groundwork(self, names: _Names, in_bf16: _Names) -> tuple[Planned, Planned]:
+        """Return the jobs of the checkpoint and the reference; bf16 runs only for `in_bf16`."""
+        build = self._planned(BUILD.id, BUILD, self._build, load=patience(self.model))
+        make = lambda: self._reference(names, in_bf16)  # noqa: E731
+        return build, self._planned(REFERENCE.id, REFERENCE, make, needs=(build.id,))
 
     def _planned(
-        self,
-        name: str,
-        column: Column,
-        make: Callable[[], Job | None],
-        *,
-        needs: tuple[str, ...] = (),
-        needs_cells: tuple[tuple[str, str], ...] = (),
-        after: tuple[str, ...] = (),
-        load: float = 0.0,
+        self, folder: str, column: Column, make: Callable[[], Job | None], **more: Any
     ) -> Planned:
         return planned(
             self.run,
             self.model.id,
-            name.partition(":")[2],
+            folder,
             column,
             make,
-            needs=needs,
-            needs_cells=needs_cells,
-            after=after,
             cached=column.engine in CACHED,
             ours=column in (BUILD, REFERENCE, FORCED),
             # Built once, with this user's access to weights, and sent to other machines.
             at_home=column is BUILD,
-            load=load,
+            **more,
         )
 
     def _checkpoint(self) -> Checkpoint:
@@ -256,8 +221,7 @@ class _ModelJobMaker:
             cases=(),
         )
 
-    def _cases(self, names: Iterable[tuple[str, str]]) -> tuple[Case, ...]:
-        wanted = set(names)
+    def _cases(self, wanted: _Names) -> tuple[Case, ...]:
         layers = self._checkpoint().layers
         return tuple(
             case
@@ -266,9 +230,7 @@ class _ModelJobMaker:
             if (case.scenario, case.name) in wanted
         )
 
-    def _reference(
-        self, names: Iterable[tuple[str, str]], in_bf16: Iterable[tuple[str, str]]
-    ) -> Job:
+    def _reference(self, names: _Names, in_bf16: _Names) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
         # The longest first: what changes nothing is computed once, also for its first steps.
@@ -288,17 +250,13 @@ class _ModelJobMaker:
         return () if self.lean else beside(cases, precision)
 
     def _column(
-        self,
-        column: Column,
-        group: engine_settings.SettingsGroup,
-        main: engine_settings.SettingsGroup,
-        precision: Precision,
+        self, column: Column, group: engine_settings.SettingsGroup, precision: Precision
     ) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(PROBED)
         own = gathered_in(column.id, precision)
 
         def make() -> Job:
-            cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
+            cases = self._cases(_names(group.cells))
             job = self._job(
                 column,
                 cases + self._beside(cases, precision),
@@ -308,7 +266,7 @@ class _ModelJobMaker:
                 settings=group.settings,
                 precision=precision,
             )
-            return job if group is main else engine_settings.apart(self.run, job, group, own)
+            return job if group.main else engine_settings.apart(self.run, job, group, own)
 
         return make
 
@@ -316,7 +274,7 @@ class _ModelJobMaker:
         """Return a job for cases with other tokens than the reference's, and one-layer tests."""
         gathered: dict[str, list[tuple[Case, str, Precision]]] = {}
         for (place, cells), precision in product(columns, self.precisions):
-            cases = self._cases(self._names(self._in(cells, precision)))
+            cases = self._cases(_names(self._in(cells, precision)))
             for case in cases + self._beside(cases, precision):
                 column = gathered_in(place.id, precision)
                 gathered.setdefault(case.key, []).append((case, column, precision))
@@ -340,12 +298,10 @@ class _ModelJobMaker:
                     alone = one_layer.case_of(case, column, stored)
                     forced[alone.key] = alone
                     both |= {alone.key} if precision is Precision.BF16 else set()
+        if not forced:
+            return None
         only = tuple(key for key in forced if key not in both)
-        return (
-            self._job(FORCED, tuple(forced.values()), float32_only=only, **self._settings())
-            if forced
-            else None
-        )
+        return self._job(FORCED, tuple(forced.values()), float32_only=only, **self._settings())
 
     def _alone(self, column: Column, case: Case, observed: Mapping[str, Tensor]) -> bool:
         """Return whether bf16 alone decides a cell whose layers were all read: then test each."""
@@ -356,6 +312,10 @@ class _ModelJobMaker:
             self.model.id, gathered_in(column.id, Precision.FLOAT32), case.key
         )
         return outcome is None or outcome.status in {Status.UNSUPPORTED, Status.SKIPPED}
+
+
+def _names(cells: Iterable[Cell]) -> _Names:
+    return {(cell.scenario, cell.case) for cell in cells}
 
 
 def beside(cases: Iterable[Case], precision: Precision) -> tuple[Case, ...]:

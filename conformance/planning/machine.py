@@ -18,7 +18,6 @@ _CHOOSING = (
 #: A worker's defaults.
 _USUAL = {**ENVIRONMENT, "MKL_NUM_THREADS": "1"}
 
-
 #: Prefixes of the names of SIMD instruction sets.
 _INSTRUCTIONS = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "fphp", "i8mm", "sse4", "sve")
 
@@ -32,10 +31,7 @@ def device() -> str:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0)
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"cpu: {next(models, platform.processor() or platform.machine())}"
+    return f"cpu: {_cpuinfo('model name') or platform.processor() or platform.machine()}"
 
 
 def features() -> str:
@@ -43,29 +39,30 @@ def features() -> str:
 
     A hypervisor may hide some of them.
     """
+    flags = set(_cpuinfo("flags", "feat").split())
+    return " ".join(sorted(flag for flag in flags if flag.startswith(_INSTRUCTIONS)))
+
+
+def _cpuinfo(*names: str) -> str:
+    """Return the first value in /proc/cpuinfo whose name begins so."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
-    named = (line.partition(":")[2] for line in lines if line.lower().startswith(("flags", "feat")))
-    flags = next(named, "").split()
-    return " ".join(sorted(flag for flag in set(flags) if flag.startswith(_INSTRUCTIONS)))
-
-
-def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the caller's settings that differ from a worker's defaults: `OMP_NUM_THREADS=4`."""
-    return tuple(
-        f"{name}={value}"
-        for name, value in sorted(environment.items())
-        if any(fnmatchcase(name, pattern) for pattern in _CHOOSING) and value != _USUAL.get(name)
-    )
+    return next((x.partition(":")[2].strip() for x in lines if x.lower().startswith(names)), "")
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return all of these variables that are set."""
+    """Return the variables that affect numerical results."""
     return {
         name: value
         for name, value in environment.items()
         if any(fnmatchcase(name, pattern) for pattern in _CHOOSING)
     }
+
+
+def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the caller's settings that differ from a worker's defaults: `OMP_NUM_THREADS=4`."""
+    found = sorted(chosen(environment).items())
+    return tuple(f"{name}={value}" for name, value in found if value != _USUAL.get(name))
 
 
 def set_arithmetic(

@@ -43,8 +43,7 @@ def resolve(name: str, known: Path) -> Model:
         return Model(_id(repo), "", (source,))
     ids = f", or an id of {known}: {', '.join(one.id for one in listed)}" if listed else ""
     raise ConformanceError(
-        f"there is no model {name!r}",
-        remedy=f"name a local folder, a hub's owner/name{ids}",
+        f"there is no model {name!r}", remedy=f"name a local folder, a hub's owner/name{ids}"
     )
 
 

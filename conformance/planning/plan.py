@@ -28,7 +28,7 @@ def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Ite
     names = list(dict.fromkeys(wanted))
     if ALL in names:
         return tuple(items)
-    known = {item.id: item for item in items}
+    known = [item.id for item in items]
     for name in names:
         if name not in known:
             raise ConformanceError(
@@ -81,23 +81,21 @@ def _postfix(tokens: Sequence[str]) -> list[str] | None:
             return None
         if word in {"not", "("}:
             open_.append(word)
-        elif word in {"and", "or"}:
-            while open_ and open_[-1] != "(" and _BINDS[open_[-1]] >= _BINDS[word]:
+        elif word in {"and", "or", ")"}:
+            binds = _BINDS.get(word, 0)
+            while open_ and open_[-1] != "(" and _BINDS[open_[-1]] >= binds:
                 done.append(open_.pop())
-            open_.append(word)
-            wanted = True
-        elif word == ")":
-            while open_ and open_[-1] != "(":
-                done.append(open_.pop())
-            if not open_:
+            if word != ")":
+                open_.append(word)
+                wanted = True
+            elif not open_:
                 return None
-            open_.pop()
+            else:
+                open_.pop()
         else:
             done.append(word)
             wanted = False
-    if wanted or "(" in open_:
-        return None
-    return done + open_[::-1]
+    return None if wanted or "(" in open_ else done + open_[::-1]
 
 
 def cells(

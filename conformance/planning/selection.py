@@ -162,9 +162,8 @@ def _about(
     own = plan.cells(models, columns, scenarios)
     absent = [model.id for model in full if model.id not in {one.id for one in models}]
     idle = {one.id for one in usual} - {column.backend.id for column in columns}
-    skipped = len(own) - len(selected.cells) if choice.chosen_tier != FULL or choice.model else 0
-    if choice.expression:
-        skipped = len(own) - len(selected.cells)
+    narrowed = choice.expression or choice.model or choice.chosen_tier != FULL
+    skipped = len(own) - len(selected.cells) if narrowed else 0
     left = [
         f"{len(absent)} models ({few(absent, 3)})" if absent else "",
         f"the backends {', '.join(sorted(idle))}" if idle else "",
@@ -200,7 +199,6 @@ def check_sources(models: Sequence[Model], known: manifests.Manifest, path: Path
 
 
 def cells_in(path: Path) -> list[str]:
-    """Return the ids in a file, one per line."""
     return text_file.read(path, remedy="conformance list > FILE").split()
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from conformance import regular_file
 from conformance.engines import ENGINES
@@ -58,11 +57,8 @@ class Named:
     requirements: tuple[str, ...] = ()
 
 
-class _Foreign(NamedTuple):
-    """A foreign item, and the command-line option that would name it, "" if there is none."""
-
-    words: str
-    option: str = ""
+#: A foreign item, and the command-line option that would name it, "" if there is none.
+_Foreign = tuple[str, str]
 
 
 def of_plan(plan: RunPlan, requirements: Sequence[str] = ()) -> Executed:
@@ -75,8 +71,8 @@ def require_known(executed: Executed, path: Path, named: Named) -> None:
     strange = dict.fromkeys(_foreign(executed, named))
     if not strange:
         return
-    lines = "".join(f"\n  {one.words}" for one in strange)
-    options = " and ".join(dict.fromkeys(one.option for one in strange if one.option))
+    lines = "".join(f"\n  {words}" for words, _ in strange)
+    options = " and ".join(dict.fromkeys(option for _, option in strange if option))
     raise ConformanceError(
         f"this run's files would start, install or load what is not this installation's:{lines}",
         path=path,
@@ -99,12 +95,12 @@ def note(cache: Path, executed: Executed) -> None:
             write_text(cache / _NOTES / f"{digest(lines)}.txt", "\n".join(lines))
 
 
-def _noted(cache: Path) -> frozenset[str]:
+def _noted(cache: Path) -> set[str]:
     lines: set[str] = set()
     for path in (cache / _NOTES).glob("*.txt"):
         with suppress(OSError, ValueError):
             lines.update(path.read_text(encoding="utf-8").split("\n"))
-    return frozenset(lines)
+    return lines
 
 
 def _weights(source: Source) -> str:
@@ -133,32 +129,29 @@ def _foreign(executed: Executed, named: Named) -> Iterator[_Foreign]:
     yield from _of_manifest(executed, named, noted)
     for folder in folders_of(executed.scenarios):
         if folder not in folders_of(named.scenarios):
-            yield _Foreign(f"scenarios imported from {str(folder)!r}", "--scenarios")
+            yield f"scenarios imported from {str(folder)!r}", "--scenarios"
     for words in executed.requirements:
         if words not in named.requirements and _requirement(words) not in noted:
-            yield _Foreign(f"installed: {words!r}", "the versions")
+            yield f"installed: {words!r}", "the versions"
     for path in executed.code:
         if _content(path) not in noted:
-            yield _Foreign(f"the code or data in {str(path)!r}")
+            yield f"the code or data in {str(path)!r}", ""
     for folder in executed.checkpoints:
         if (named.cache / "checkpoints").absolute() not in _as_written(folder).parents:
-            yield _Foreign(f"weights loaded from {str(folder)!r}")
+            yield f"weights loaded from {str(folder)!r}", ""
 
 
-def _of_manifest(executed: Executed, named: Named, noted: frozenset[str]) -> Iterator[_Foreign]:
-    known = _manifest(named.manifest)
+def _of_manifest(executed: Executed, named: Named, noted: set[str]) -> Iterator[_Foreign]:
+    known = manifests.load(named.manifest) if named.manifest.exists() else Manifest((), ())
     own = {model.id: model.sources for model in known.models}
     for model in executed.models:
-        if own.get(model.id) != model.sources and not _all_noted(model.sources, noted):
-            yield _Foreign(f"model {model.id!r}: weights of another source", "--models")
+        all_noted = model.sources and {_weights(source) for source in model.sources} <= noted
+        if own.get(model.id) != model.sources and not all_noted:
+            yield f"model {model.id!r}: weights of another source", "--models"
     backends = {backend.id: backend for backend in known.backends}
     for column in executed.columns:
         for words in _column(column, backends.get(column.backend.id), named.cache):
-            yield _Foreign(f"column {column.id!r}: {words}", "--models")
-
-
-def _all_noted(sources: Sequence[Source], noted: frozenset[str]) -> bool:
-    return bool(sources) and all(_weights(source) in noted for source in sources)
+            yield f"column {column.id!r}: {words}", "--models"
 
 
 def _column(column: Column, own: Backend | None, cache: Path) -> Iterator[str]:
@@ -182,7 +175,3 @@ def _built_here(python: str, cache: Path) -> bool:
 def _as_written(path: Path) -> Path:
     # Follow no link: an environment's interpreter is a link to the one that made it.
     return Path(os.path.normpath(path.absolute()))
-
-
-def _manifest(path: Path) -> Manifest:
-    return manifests.load(path) if path.exists() else Manifest((), ())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from conformance import environments, expectations
@@ -34,13 +34,16 @@ def validate(project: Project) -> Validated:
     lines: list[str] = []
     errors: list[ConformanceError] = []
 
-    def read(read: Callable[[], T], words: Callable[[T], str]) -> T | None:
+    def attempt(call: Callable[[], T]) -> T | None:
         try:
-            result = read()
+            return call()
         except ConformanceError as error:
             errors.append(error)
             return None
-        lines.append(words(result))
+
+    def read(call: Callable[[], T], words: Callable[[T], str]) -> T | None:
+        if (result := attempt(call)) is not None:
+            lines.append(words(result))
         return result
 
     models = read(
@@ -50,15 +53,13 @@ def validate(project: Project) -> Validated:
         ),
     )
     errors += models.unusable.values() if models else ()
+    folders = ", ".join(map(str, project.scenarios))
     scenarios = read(
         lambda: discover(project.scenarios),
-        lambda scenarios: f"{_folders(project.scenarios)}: {len(scenarios)} scenarios",
+        lambda scenarios: f"{folders}: {len(scenarios)} scenarios",
     )
     for scenario in (scenarios or {}).values():
-        try:
-            _ = scenario.specification
-        except ConformanceError as error:
-            errors.append(error)
+        attempt(partial(getattr, scenario, "specification"))
     if project.known.exists():
         known = read(
             lambda: expectations.load(project.known),
@@ -66,17 +67,10 @@ def validate(project: Project) -> Validated:
         )
         if known and models and scenarios:
             cells = plan.cells(models.models, models.backends, scenarios)
-            try:
-                refuse_unmatched(known, cells)
-            except ConformanceError as error:
-                errors.append(error)
+            attempt(partial(refuse_unmatched, known, cells))
     if project.environments.exists():
         read(
             lambda: environments.load(project.environments),
             lambda specs: f"{project.environments}: {len(specs)} environments",
         )
     return Validated(tuple(lines), tuple(errors))
-
-
-def _folders(folders: Sequence[Path]) -> str:
-    return ", ".join(map(str, folders))

@@ -12,6 +12,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -65,10 +66,13 @@ def _prctl(option: int, value: int) -> None:
 
 def alive(pid: int) -> bool:
     """Return whether the process exists and is not a zombie."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
+
+
+def _status(pid: int) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return str(psutil.Process(pid).status())
+    return ""
 
 
 def descendants(pid: int) -> set[int]:
@@ -82,9 +86,8 @@ def descendants(pid: int) -> set[int]:
 
 def members(leader: int) -> set[int]:
     """Return every living process of the session led by `leader`, and its descendants."""
-    return {pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)} | descendants(
-        leader
-    )
+    same = {pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)}
+    return same | descendants(leader)
 
 
 def between(leader: int, pids: Iterable[int]) -> set[int]:
@@ -202,12 +205,7 @@ def kill(leader: int) -> set[int]:
 
 def stopped(leader: int) -> list[int]:
     """Return the members of a session that a signal has stopped."""
-    pids = []
-    for pid in sorted(members(leader)):
-        with suppress(psutil.Error):
-            if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-                pids.append(pid)
-    return pids
+    return [pid for pid in sorted(members(leader)) if _status(pid) == psutil.STATUS_STOPPED]
 
 
 def that_handle(number: signal.Signals, leader: int) -> list[int]:
@@ -215,17 +213,10 @@ def that_handle(number: signal.Signals, leader: int) -> list[int]:
     pids = []
     for pid in sorted(members(leader), key=lambda pid: (pid != leader, pid)):
         with suppress(OSError):
-            if _handles(pid, number):
+            caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+            if caught and int(caught[1], 16) >> (number - 1) & 1:
                 pids.append(pid)
     return pids
-
-
-def _handles(pid: int, number: signal.Signals) -> bool:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "SigCgt":
-            return bool(int(value, 16) >> (number - 1) & 1)
-    return False
 
 
 def kill_descendants(pid: int) -> set[int]:
@@ -288,33 +279,18 @@ def unlink_shared(paths: Iterable[str]) -> None:
 
 
 def listening(pids: Iterable[int]) -> set[str]:
-    """Return these processes' listening addresses: "ADDRESS:PORT" or a local socket's name."""
+    """Return these processes' listening addresses, "ADDRESS:PORT", and the names of their local
+    sockets; abstract ones start with @.
+    """
     addresses: set[str] = set()
     for pid in pids:
         with suppress(psutil.Error, OSError):
-            for connection in psutil.Process(pid).net_connections("inet"):
-                if connection.status == psutil.CONN_LISTEN:
+            for connection in psutil.Process(pid).net_connections("all"):
+                if connection.family is socket.AF_UNIX:
+                    addresses.add(str(connection.laddr))
+                elif connection.status == psutil.CONN_LISTEN:
                     addresses.add(f"{connection.laddr[0]}:{connection.laddr[1]}")
-            addresses |= _local_sockets(pid)
-    return addresses
-
-
-#: In /proc/net/unix: the socket accepts connections.
-_ACCEPTS = 0x10000
-
-
-def _local_sockets(pid: int) -> set[str]:
-    """Return the names of a process's listening local sockets; abstract ones start with @."""
-    own = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            own.add(descriptor.readlink().name)
-    names = set()
-    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
-        _, _, _, flags, _, _, inode, *name = line.split(maxsplit=7)
-        if int(flags, 16) & _ACCEPTS and f"socket:[{inode}]" in own:
-            names.add(name[0] if name else "")
-    return names
+    return addresses - {""}
 
 
 def reached_from_outside(place: str) -> bool:
@@ -331,8 +307,6 @@ def memory_mib(pids: Iterable[int]) -> float:
     """Return the proportional set size in MiB: pages shared by forked processes count once."""
     total = 0
     for pid in pids:
-        try:
+        with suppress(psutil.Error, OSError):
             total += psutil.Process(pid).memory_full_info().pss
-        except (psutil.Error, OSError):
-            continue
     return total / 2**20

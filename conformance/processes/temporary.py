@@ -63,12 +63,17 @@ def folder(room: int = 0) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def _own() -> Path | None:
+    """Return the folder of the run that this process belongs to."""
+    path = Path(os.environ.get("TMPDIR", ""))
+    return path if path.name.startswith(PREFIX) else None
+
+
 def hold() -> None:
     """Lock the run's folder from one of its processes, until this process and those forked from it
     have ended.
     """
-    path = Path(os.environ.get("TMPDIR", ""))
-    if path.name.startswith(PREFIX):
+    if path := _own():
         with suppress(OSError):
             fcntl.flock(os.open(path, _FOLDER), fcntl.LOCK_SH | fcntl.LOCK_NB)
 
@@ -77,16 +82,14 @@ def name_shared() -> None:
     """Make this process of a run, and those forked from it, name shared memory after its folder
     from the start, so that vLLM's message queues can be found even after an immediate kill.
     """
-    name = Path(os.environ.get("TMPDIR", "")).name
-    if name.startswith(PREFIX):
-        make_name = lambda: f"/{name}-{secrets.token_hex(4)}"  # noqa: E731
+    if path := _own():
+        make_name = lambda: f"/{path.name}-{secrets.token_hex(4)}"  # noqa: E731
         shared_memory._make_filename = make_name  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def note_shared(names: Iterable[str]) -> None:
     """List this process's shared memory files in the run's folder."""
-    path = Path(os.environ.get("TMPDIR", ""))
-    if path.name.startswith(PREFIX):
+    if path := _own():
         with suppress(OSError):
             (path / f"{_SHARED}-{os.getpid()}").write_text("\n".join(names), encoding="utf-8")
 
@@ -128,24 +131,17 @@ def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
 
 def _sweep() -> None:
     # Orphans would have removed their run's folder, so their folders are removed wherever they are.
-    theirs = _folders_of(sessions.orphans())
+    named = {Path(sessions.variable(pid, "TMPDIR")) for pid in sessions.orphans()}
     sessions.end_orphans()
-    for path in theirs | _of_runs(Path(tempfile.gettempdir())) | _of_runs(_SHORT):
+    found = {path for path in named if path.name.startswith(PREFIX)}
+    for parent in (Path(tempfile.gettempdir()), _SHORT):
+        found |= {*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}
+    for path in found:
         with suppress(OSError):
             status = path.lstat()
             young = path.name.startswith(_NEW) and time.time() - status.st_mtime < _OLD
             if status.st_uid == os.getuid() and not young:
                 _remove_unused(path)
-
-
-def _folders_of(pids: Iterable[int]) -> set[Path]:
-    """Return the runs' folders that these processes use."""
-    named = {Path(sessions.variable(pid, "TMPDIR")) for pid in pids}
-    return {path for path in named if path.name.startswith(PREFIX)}
-
-
-def _of_runs(parent: Path) -> set[Path]:
-    return {*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}
 
 
 def _remove_unused(path: Path) -> None:

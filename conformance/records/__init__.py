@@ -1,12 +1,6 @@
 """The frozen records passed between modules, and to and from JSON."""
 
-from conformance.records.base import (
-    adapter,
-    digest,
-    from_json,
-    record,
-    to_json,
-)
+from conformance.records.base import adapter, digest, from_json, record, to_json
 from conformance.records.judged import (
     BF16_LIMITS,
     FLOAT32_LIMITS,
@@ -52,21 +46,18 @@ from conformance.records.matrix import (
     Site,
     Source,
 )
-from conformance.records.observed import (
-    Frame,
-    Group,
-    Outcome,
-    Owner,
-    Status,
-)
-from conformance.records.predictions import (
+from conformance.records.observed import Frame, Group, Outcome, Owner, Status
+from conformance.records.verdict import (
     DEFINITION,
+    NEUTRAL,
+    PASSING,
     PREDICTIONS,
     VLLM_BLOOM,
     VLLM_GPT_BIGCODE,
     VLLM_GPT_OSS,
+    Finding,
+    Verdict,
 )
-from conformance.records.verdict import NEUTRAL, PASSING, Finding, Verdict
 
 __all__ = [
     "BF16_LIMITS",

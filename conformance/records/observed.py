@@ -56,7 +56,7 @@ class Outcome:
     last. `hooks` counts the engine steps during a block in which the layers' hooks fired; 0 if
     there were none, or they were not counted. `left` names what the cell's block changed
     permanently. `opened` are the files that the scenario opened or imported, with digests
-    (`conformance.store.opened`).
+    (`conformance.store.keys`).
     """
 
     status: Status

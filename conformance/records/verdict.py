@@ -1,8 +1,10 @@
-"""Verdicts on cells, and findings that say whether a verdict is new."""
+"""Verdicts on cells, findings that say whether a verdict is new, and predictions of known.yaml."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 
 class Verdict(StrEnum):
@@ -65,3 +67,25 @@ class Finding(StrEnum):
 
 PASSING = frozenset({Verdict.EXACT, Verdict.MATCH})
 NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE})
+
+VLLM_BLOOM = "vllm-bloom"
+VLLM_GPT_BIGCODE = "vllm-gpt_bigcode"
+VLLM_GPT_OSS = "vllm-gpt_oss"
+
+#: Definitions of a model that the reference also computes, by their name in `prediction:`.
+PREDICTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        VLLM_BLOOM: (
+            "Bloom with the exact GELU, and the residuals added after attention and MLP, not "
+            "inside of them"
+        ),
+        VLLM_GPT_BIGCODE: (
+            "GPTBigCode whose learned positions are added once more where the second of two stages "
+            "begins"
+        ),
+        VLLM_GPT_OSS: "gpt_oss with activations held to 7, whatever `swiglu_limit` is",
+    }
+)
+
+#: Prefix of the member under which the reference stores a definition's values.
+DEFINITION = "definition-"

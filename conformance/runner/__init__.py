@@ -23,17 +23,14 @@ from conformance.runner.events import (
     WorkerDied,
 )
 from conformance.runner.local import Local
-from conformance.runner.loop import Runner
-from conformance.runner.planned import Done, Further, Launch, Planned, RunSummary
-from conformance.runner.timeouts import TimeLimits
-from conformance.runner.worker_pool import WorkerPool
+from conformance.runner.loop import Runner, WorkerPool
+from conformance.runner.planned import Further, Launch, Planned, RunSummary, TimeLimits
 from conformance.store import ObservationCache
 
 __all__ = [
     "Allocate",
     "CellFinished",
     "CellStarted",
-    "Done",
     "Event",
     "Further",
     "GroupFinished",

@@ -15,7 +15,7 @@ from typing import Any
 from conformance import loose_json
 from conformance.processes import sessions
 from conformance.records import Status
-from conformance.runner.timeouts import TimeLimits
+from conformance.runner.planned import TimeLimits
 from conformance.store import GroupFolder
 
 #: Seconds that all hanging processes together have to write their stacks to the log.
@@ -42,14 +42,11 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
 
 def _is_event(event: object) -> bool:
     """Return whether this parsed line of the events file is a worker's event."""
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+    if not isinstance(event, dict) or event.get("event") not in list(_SAYS):
         return False
-    says = _SAYS.get(event["event"])
-    if says is None or not isinstance(event.get("at"), int | float):
-        return False
-    if not all(isinstance(event.get(name), kind) for name, kind in says.items()):
-        return False
-    return event.get("status", "ok") in list(Status)
+    says = {"at": int | float, **_SAYS[event["event"]]}
+    valid = all(isinstance(event.get(name), kind) for name, kind in says.items())
+    return valid and event.get("status", "ok") in list(Status)
 
 
 @dataclass
@@ -80,18 +77,12 @@ class Attempt:
     @classmethod
     def begin(cls, folder: GroupFolder, number: int) -> Attempt:
         """Start to read the group's files at their current ends."""
-        with suppress(FileNotFoundError):
-            return cls(
-                folder, number, log_start=folder.log_size(), _read=folder.events.stat().st_size
-            )
-        return cls(folder, number, log_start=folder.log_size())
+        events = folder.events.stat().st_size if folder.events.exists() else 0
+        return cls(folder, number, log_start=folder.log_size(), _read=events)
 
-    def resume(self) -> None:
-        """Record that the idle worker got more cases."""
-        self.phase, self.since = "between", time.monotonic()
-
-    def started(self, pid: int) -> None:
-        self.pid, self.phase, self.since = pid, "load", time.monotonic()
+    def enter(self, phase: str) -> None:
+        """Record that the runner has begun a phase: requested cases, or the start of a process."""
+        self.phase, self.since = phase, time.monotonic()
 
     def hear(self) -> list[dict[str, Any]]:
         """Read, apply and return the worker's new events."""
@@ -146,22 +137,19 @@ class Attempt:
     def _ask_for_stacks(self) -> None:
         """Make the worker, and stages forked from it, write their stacks to the log.
 
-        One process at a time, since each writes in many small pieces.
+        One process at a time, since each writes in many small pieces: wait until the log has grown
+        and stopped growing.
         """
         until = time.monotonic() + _STACKS_WITHIN
         for pid in sessions.that_handle(signal.SIGUSR1, self.pid):
-            before = self.folder.log_size()
+            before = size = self.folder.log_size()
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
-            self._wait_for_log(before, until)
-
-    def _wait_for_log(self, before: int, until: float) -> None:
-        """Wait until the log has grown and stopped growing."""
-        size, changed = before, time.monotonic()
-        while (now := time.monotonic()) < until:
-            last, size = size, self.folder.log_size()
-            if size != last:
-                changed = now
-            elif size > before and now - changed > _STACKS_SETTLE:
-                return
-            time.sleep(0.01)
+            changed = time.monotonic()
+            while (now := time.monotonic()) < until:
+                last, size = size, self.folder.log_size()
+                if size != last:
+                    changed = now
+                elif size > before and now - changed > _STACKS_SETTLE:
+                    break
+                time.sleep(0.01)

@@ -1,20 +1,35 @@
-"""Why a worker ended, and which cells are retried (pure functions)."""
+"""Why a worker ended and where it hung, and which cells are retried (pure functions)."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformance.processes import sessions
-from conformance.records import Case, Status
+from conformance.records import Case, Frame, Owner, Status
+
+if TYPE_CHECKING:
+    from conformance.runner.attempt import Attempt
 
 #: A cell is recorded as failed after this many workers died in it.
 DEATHS_OF_A_CELL = 2
 
 #: A group is given up after this many workers in a row finished no cell.
 DEATHS_IN_A_ROW = 6
+
+
+#: The header of a thread's stack from `faulthandler`, innermost call first.
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*\(most recent call first\):$", re.MULTILINE)
+_CALL = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
+#: A block that waits in Python's own library is itself the one waiting.
+_LIBRARY = re.compile(r"/lib/python3\.\d+/(?!site-packages/)|^<frozen ")
+#: nnsight's file names for the code of a block.
+_BLOCK = re.compile(r"<(?:edit|nnsight)[^>]*>")
 
 
 @dataclass(frozen=True)
@@ -34,15 +49,12 @@ class Death:
     outside: bool = False
 
 
-def explain(
-    status: int, *, case: str, loaded: bool, overdue: str, words: str, outside: bool = False
-) -> Death:
-    """Explain a worker's end from its exit status (negative: the signal that ended it).
-
-    `overdue` is the limit that had passed when the runner killed it, `words` the worker's message
-    about a dead engine, and `outside` whether that engine's process was killed from outside.
-    """
-    while_ = f"while running {case}" if case else "between cells" if loaded else "while loading"
+def explain(status: int, attempt: Attempt) -> Death:
+    """Explain a worker's end from its exit status (negative: the signal that ended it)."""
+    overdue, words, loaded = attempt.overdue, attempt.words, attempt.loaded
+    while_ = "between cells" if loaded else "while loading"
+    if attempt.case:
+        while_ = f"while running {attempt.case}"
     ended = f"the worker ended with exit status {status} {while_}"
     match status:
         case _ if overdue:
@@ -59,13 +71,14 @@ def explain(
             kind, reason = Status.MISSING, f"{ended}, without an error"
         case _:
             kind, reason = Status.CRASH, ended
+    killed = attempt.outside or (not words and -status in sessions.FROM_OUTSIDE)
     return Death(
         kind,
         reason,
-        case,
+        attempt.case,
         final=bool(overdue) and not loaded,
         harness=status == sessions.HARNESS_FAILED and not overdue,
-        outside=not overdue and (outside or (not words and -status in sessions.FROM_OUTSIDE)),
+        outside=killed and not overdue,
     )
 
 
@@ -119,14 +132,36 @@ class Trials:
         elif death.final or self._idle >= DEATHS_OF_A_CELL:
             given_up = {case.key: death for case in self.waiting}
         if self._barren >= DEATHS_IN_A_ROW:
-            given_up = {case.key: self._hopeless(case, death) for case in self.waiting} | given_up
+            words = f"not tried: {DEATHS_IN_A_ROW} workers in a row finished no cell; the last: "
+            untried = Death(Status.ERROR, words + death.reason)
+            given_up = {
+                case.key: self._last.get(case.key) or replace(untried, case=case.key)
+                for case in self.waiting
+            } | given_up
         self.finished(tuple(given_up))
         return given_up
 
-    def _hopeless(self, case: Case, death: Death) -> Death:
-        """Return the cell's own last death or, if it was never tried, one that says so."""
-        own = self._last.get(case.key)
-        if own is not None:
-            return own
-        words = f"not tried: {DEATHS_IN_A_ROW} workers in a row finished no cell; the last: "
-        return Death(Status.ERROR, words + death.reason, case.key)
+    def give_up(self, death: Death) -> dict[str, Death]:
+        """Give up the running cell at once."""
+        self.finished((death.case,))
+        return {death.case: death}
+
+
+def in_the_trace(log: str, scenarios: Sequence[Path]) -> tuple[Frame, ...]:
+    """Return the line of the block in which a thread hung, or nothing if every thread was in other
+    code, such as waiting for the engine.
+    """
+    for stack in _THREAD.split(log)[1:]:
+        # A blank line ends the stack; the rest is other output.
+        calls = _CALL.findall(stack.partition("\n\n")[0])
+        own = next(((path, line) for path, line in calls if not _LIBRARY.search(path)), None)
+        if own is None:
+            continue
+        path, line = own
+        folder = next(
+            (scenario for scenario in scenarios if Path(path).is_relative_to(scenario)), None
+        )
+        if _BLOCK.fullmatch(path) or folder is not None:
+            name = path if folder is None else f"{folder.name}/{Path(path).relative_to(folder)}"
+            return (Frame(Owner.SCENARIO, name, int(line)),)
+    return ()

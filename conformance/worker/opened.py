@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.scenario import Scenario
-from conformance.store.opened import digests
+from conformance.store.keys import opened_digests
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 #: Folders that hold no scenario's input.
@@ -68,7 +68,7 @@ class Opened:
         """
         module = sys.modules.get(scenario.run.__module__) if scenario else None
         files = self._shared | self._take() | self.imported_by(module)
-        return digests(files, self._folders)
+        return opened_digests(files, self._folders)
 
     def _take(self) -> set[Path]:
         """Return the files that were read since the last call."""

@@ -47,9 +47,7 @@ class Nodes:
 
     def add(self, name: str, *, cpus: int = 1, **variables: str) -> None:
         self._added[name] = self._cluster.add_node(
-            num_cpus=cpus,
-            object_store_memory=_STORE,
-            env_vars={"NODE": name, **variables},
+            num_cpus=cpus, object_store_memory=_STORE, env_vars={"NODE": name, **variables}
         )
 
     def kill(self, name: str) -> None:

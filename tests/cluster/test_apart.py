@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from conformance.processes import sessions
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,7 +115,4 @@ def test_who_is_killed_takes_the_other_along(tmp_path: Path) -> None:
     assert there != process.pid
     process.kill()
     process.wait()
-    until = time.monotonic() + PATIENCE
-    while sessions.alive(there):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: not sessions.alive(there))

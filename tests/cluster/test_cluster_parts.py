@@ -14,7 +14,7 @@ import pytest
 from conformance import checkpoints
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.checkpoints import CheckpointShape
-from conformance.cluster import address, fitness, machines, needs, upload
+from conformance.cluster import machines, node, parsed, upload
 from conformance.cluster.machines import Machine
 from conformance.cluster.messages import FilePiece
 from conformance.cluster.sync import PIECE, Arriving, FileSync
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_what_may_be_named(text: str, place: str) -> None:
-    assert address.parsed(text).place == place
+    assert parsed(text).place == place
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_may_be_named(text: str, place: str) -> None:
 )
 def test_what_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(ConformanceError, match="names no cluster"):
-        address.parsed(text)
+        parsed(text)
 
 
 def test_without_ray_the_remedy_is_told(tmp_path: Path) -> None:
@@ -70,16 +70,18 @@ def test_without_ray_the_remedy_is_told(tmp_path: Path) -> None:
 
 
 def test_a_group_needs_what_its_ranks_need() -> None:
-    two = needs.of(Backend("b", "vllm", pipeline=2, tensor=2), 1 << 30, gpus=False)
+    two = machines.needs_of(Backend("b", "vllm", pipeline=2, tensor=2), 1 << 30, gpus=False)
     assert (two.cpus, two.gpus) == (4, 0)
-    assert needs.of(Backend("b", "vllm", pipeline=2), 0, gpus=True).gpus == 2
-    small, large = (needs.of(Backend("b", "hf"), weights, gpus=False) for weights in (0, 10**9))
+    assert machines.needs_of(Backend("b", "vllm", pipeline=2), 0, gpus=True).gpus == 2
+    small, large = (
+        machines.needs_of(Backend("b", "hf"), weights, gpus=False) for weights in (0, 10**9)
+    )
     assert large.memory - small.memory == 3 * 10**9
-    assert needs.of(Backend("r", "reference"), 10**9, gpus=False).memory > large.memory
+    assert machines.needs_of(Backend("r", "reference"), 10**9, gpus=False).memory > large.memory
 
 
 def test_what_a_machine_has_too_little_of_is_said() -> None:
-    wanted = needs.Needs(cpus=2, gpus=1, memory=3 << 30)
+    wanted = machines.Needs(cpus=2, gpus=1, memory=3 << 30)
     assert wanted.lacking({"CPU": 2.0, "GPU": 1.0, "memory": 4.0 * (1 << 30)}) == ""
     assert wanted.lacking({"CPU": 1.0, "memory": 1.5 * (1 << 30)}) == (
         "has 1 of 2 CPUs, 0 of 1 GPUs, 1.5 of 3 GiB of memory"
@@ -87,7 +89,7 @@ def test_what_a_machine_has_too_little_of_is_said() -> None:
 
 
 def test_nowhere_says_of_each_machine_why() -> None:
-    wanted = needs.Needs(cpus=2, gpus=0, memory=0)
+    wanted = machines.Needs(cpus=2, gpus=0, memory=0)
     some = [
         Machine("1", "one", {"CPU": 1}),
         Machine("2", "two", {"CPU": 8}, cannot="has no room"),
@@ -108,31 +110,27 @@ def test_machines_of_one_host_have_names_of_their_own() -> None:
 
 def test_environments_are_compared_in_words() -> None:
     wanted = {"torch": "2", "nnsight": "1"}
-    assert fitness.different(wanted, {"torch": "2", "nnsight": "1"}) == ""
-    words = fitness.different(wanted, {"torch": "3", "vllm": "9"})
+    assert node.different(wanted, {"torch": "2", "nnsight": "1"}) == ""
+    words = node.different(wanted, {"torch": "3", "vllm": "9"})
     assert "torch 3 instead of 2" in words and "nnsight missing instead of 1" in words
     assert "vllm 9, which the run has not" in words
 
 
-def test_the_code_is_known_by_its_content() -> None:
-    assert len(fitness.code_digest()) == 64
-
-
 def test_a_disk_without_room_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fitness.without_room(tmp_path / "not" / "there") == ""
-    monkeypatch.setattr(fitness, "ROOM_MIB", 1 << 40)
-    assert "has no room" in fitness.without_room(tmp_path)
-    assert "no room any more" in fitness.no_room(OSError(errno.ENOSPC, "full"))
-    assert fitness.no_room(OSError(errno.EACCES, "not yours")) == ""
+    assert node.without_room(tmp_path / "not" / "there") == ""
+    monkeypatch.setattr(node, "ROOM_MIB", 1 << 40)
+    assert "has no room" in node.without_room(tmp_path)
+    assert "no room any more" in node.no_room(OSError(errno.ENOSPC, "full"))
+    assert node.no_room(OSError(errno.EACCES, "not yours")) == ""
 
 
 def test_a_disk_that_filled_up_is_known_by_its_cells(tmp_path: Path) -> None:
     folder = GroupFolder(tmp_path)
     folder.write_cell("a.b", Outcome(Status.ERROR, reason="an engine's own"), {})
-    assert fitness.filled_up(folder) == ""
+    assert node.filled_up(folder) == ""
     reason = "OSError: [Errno 28] No space left on device"
     folder.write_cell("a.c", Outcome(Status.ERROR, reason=reason), {})
-    assert reason in fitness.filled_up(folder)
+    assert reason in node.filled_up(folder)
 
 
 def test_variables_of_arithmetic_are_those_of_home() -> None:

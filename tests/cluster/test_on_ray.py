@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.cluster import connected, warm
+from conformance.cluster import connected, node
 from conformance.doctor import of_cluster
 from conformance.inputs import manifest
 from conformance.processes import sessions
@@ -23,7 +23,7 @@ from conformance.records import Status
 from conformance.runner import CellFinished, CellStarted, GroupStarted, TimeLimits
 from conformance.runner.loop import Runner
 from tests.cluster.nodes import Nodes, nodes, on, planned
-from tests.faulty_run import CASES, group
+from tests.faulty_run import CASES, group, outcome_of
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -118,8 +118,8 @@ def test_where_every_machine_is_lost_the_harness_has_failed(cluster: Nodes, tmp_
 
     summary = on(cluster, [planned("StopsWhereDoomed", tmp_path)], tmp_path, tell)
     assert not summary.done["StopsWhereDoomed"].ok
-    outcome = group(tmp_path, "StopsWhereDoomed").outcome("plain.bad")
-    assert outcome is not None and outcome.harness and "was lost" in outcome.reason
+    outcome = outcome_of(tmp_path, "StopsWhereDoomed", "bad")
+    assert outcome.harness and "was lost" in outcome.reason
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_a_machine_without_the_environment_is_told_and_passed_over(
     cluster.add("without", PYTHONPATH=other_nnsight)
     refused = on(cluster, [planned("healthy", tmp_path / "a")], tmp_path / "a")
     assert not refused.done["healthy"].ok
-    outcome = group(tmp_path / "a", "healthy").outcome("plain.first")
-    assert outcome is not None and outcome.harness
+    outcome = outcome_of(tmp_path / "a", "healthy", "first")
+    assert outcome.harness
     assert "no machine of the cluster can run it" in outcome.reason
     assert "nnsight 0.0.1 instead of" in outcome.reason
     cluster.add("with")
@@ -161,9 +161,9 @@ def test_a_group_that_no_machine_has_room_for_is_refused_at_once(
 ) -> None:
     cluster.add("small")
     summary = on(cluster, [planned("healthy", tmp_path, stages=3)], tmp_path)
-    outcome = group(tmp_path, "healthy").outcome("plain.first")
+    outcome = outcome_of(tmp_path, "healthy", "first")
     assert not summary.done["healthy"].ok
-    assert outcome is not None and outcome.harness and "has 1 of 3 CPUs" in outcome.reason
+    assert outcome.harness and "has 1 of 3 CPUs" in outcome.reason
 
 
 def test_an_engine_that_fails_is_to_blame_itself_wherever_it_runs(
@@ -171,8 +171,8 @@ def test_an_engine_that_fails_is_to_blame_itself_wherever_it_runs(
 ) -> None:
     cluster.add("only")
     on(cluster, [planned("aborts", tmp_path)], tmp_path)
-    outcome = group(tmp_path, "aborts").outcome("plain.bad")
-    assert outcome is not None and outcome.status is Status.CRASH and not outcome.harness
+    outcome = outcome_of(tmp_path, "aborts", "bad")
+    assert outcome.status is Status.CRASH and not outcome.harness
 
 
 def test_ctrl_c_ends_what_runs_and_keeps_what_is_finished(cluster: Nodes, tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_groups_of_one_process_share_their_imports(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     try:
         for folder in folders:
-            with warm.worker_pool(TimeLimits(), "cpu") as workers:
+            with node.worker_pool(TimeLimits(), "cpu") as workers:
                 group_of = planned("SaysItsParent", folder)
                 Runner([group_of], workers=workers, cache=None, on_event=lambda _: None).run()
     finally:
-        warm.end()
+        node.end()
     records = [group(folder, "SaysItsParent").group() for folder in folders]
     parents = {record.identity["parent"] for record in records if record is not None}
     assert len(records) == 2 and len(parents) == 1

@@ -9,42 +9,44 @@ from tests.end_to_end.conftest import Ran
 
 pytestmark = pytest.mark.engine
 
+#: Scenario and case → the verdicts that fit.
 EXPECTED = {
-    "correct_read": {Verdict.MATCH, Verdict.EXACT},
-    "correct_write": {Verdict.MATCH, Verdict.EXACT},
-    "layer_off": {Verdict.WRONG, Verdict.ALIASED},
-    "doubled": {Verdict.WRONG},
-    "short_rows": {Verdict.STRUCTURE},
-    "lost_key": {Verdict.MISSING},
-    "not_a_number": {Verdict.NONFINITE},
-    "half_precision": {Verdict.DRIFT, Verdict.WRONG, Verdict.DTYPE},
-    "swapped_prompts": {Verdict.WRONG},
-    "raises": {Verdict.ERROR},
-    "nothing": {Verdict.UNKNOWN},
-    "no_effect": {Verdict.VACUOUS},
-    "dropped_write": {Verdict.DROPPED},
-    "half_write": {Verdict.MISSCALED},
-    "twice_write": {Verdict.MISSCALED},
-    "first_prompt_only": {Verdict.PARTIAL},
+    "reads-correct": {Verdict.MATCH, Verdict.EXACT},
+    "reads-layer_off": {Verdict.WRONG, Verdict.ALIASED},
+    "reads-doubled": {Verdict.WRONG},
+    "reads-short_rows": {Verdict.STRUCTURE},
+    "reads-lost_key": {Verdict.MISSING},
+    "reads-not_a_number": {Verdict.NONFINITE},
+    "reads-half_precision": {Verdict.DRIFT, Verdict.WRONG, Verdict.DTYPE},
+    "swapped_prompts-all": {Verdict.WRONG},
+    "raises-all": {Verdict.ERROR},
+    "nothing-all": {Verdict.UNKNOWN},
+    "no_effect-all": {Verdict.VACUOUS},
+    "writes-correct": {Verdict.MATCH, Verdict.EXACT},
+    "writes-dropped": {Verdict.DROPPED},
+    "writes-half": {Verdict.MISSCALED},
+    "writes-twice": {Verdict.MISSCALED},
+    "writes-first_prompt_only": {Verdict.PARTIAL},
 }
-
-
 BACKENDS = ("hf", "vllm-pp1", "vllm-pp2")
 
 
+Cells = dict[tuple[str, str], CellResult]
+
+
 @pytest.fixture(scope="module")
-def cells(broken: Ran) -> dict[tuple[str, str], CellResult]:
-    """By scenario and backend."""
-    cells = broken.results.cells
-    return {(cell.scenario, cell.backend): cell for cell in cells if cell.scenario in EXPECTED}
+def cells(broken: Ran) -> Cells:
+    """By scenario and case, and backend."""
+    found = {(f"{c.scenario}-{c.case}", c.backend): c for c in broken.results.cells}
+    return {key: cell for key, cell in found.items() if key[0] in EXPECTED}
 
 
-def test_each_is_given_its_verdict(cells: dict[tuple[str, str], CellResult]) -> None:
+def test_each_is_given_its_verdict(cells: Cells) -> None:
     assert set(cells) == {(name, backend) for name in EXPECTED for backend in BACKENDS}
     wrong = {
         f"{cell.id}: {cell.verdict}": cell.reason
-        for cell in cells.values()
-        if cell.verdict not in EXPECTED[cell.scenario]
+        for (name, _), cell in cells.items()
+        if cell.verdict not in EXPECTED[name]
     }
     assert wrong == {}
 
@@ -53,9 +55,7 @@ def test_each_is_given_its_verdict(cells: dict[tuple[str, str], CellResult]) -> 
 ITS_OWN = {Verdict.ERROR, Verdict.UNKNOWN, Verdict.VACUOUS}
 
 
-def test_the_fault_is_the_scenarios_or_it_is_said_that_it_may_be(
-    cells: dict[tuple[str, str], CellResult],
-) -> None:
+def test_the_fault_is_the_scenarios_or_it_is_said_that_it_may_be(cells: Cells) -> None:
     for cell in cells.values():
         if cell.verdict.passes:
             assert cell.attribution is None, cell.id
@@ -67,12 +67,10 @@ def test_the_fault_is_the_scenarios_or_it_is_said_that_it_may_be(
             assert "the scenario or its reference" in cell.attribution.evidence
 
 
-def test_a_dropped_write_says_where_on_what_and_how_surely(
-    cells: dict[tuple[str, str], CellResult],
-) -> None:
+def test_a_dropped_write_says_where_on_what_and_how_surely(cells: Cells) -> None:
     for backend in BACKENDS:
         said = f"the write at layer 2 had no effect on {backend} (gain 0.00 ± "
-        assert cells["dropped_write", backend].diagnosis.startswith(said)
+        assert cells["writes-dropped", backend].diagnosis.startswith(said)
 
 
 def test_the_run_fails(broken: Ran) -> None:

@@ -24,9 +24,7 @@ def test_the_charter_as_programs_has_the_verdicts_of_its_scenarios(llama: Ran, b
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_the_corpus_shows_what_it_showed_and_what_is_drawn_shows_nothing_new(
-    tmp_path: Path,
-):
+def test_the_corpus_shows_what_it_showed_and_what_is_drawn_shows_nothing_new(tmp_path: Path):
     ran = conformance(
         tmp_path, "fuzz", "-m", "llama", "--programs", "20", "--batch", "20", "--seed", "1",
         "--frozen",

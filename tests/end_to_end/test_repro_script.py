@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ BROKEN = Path(__file__).parent / "broken_scenarios"
 STREAMS = Path(__file__).parent / "broken_streams"
 
 
-@dataclass(frozen=True)
-class Done:
-    """A script that has run: its exit code and all it printed."""
-
-    code: int
-    output: str
-    path: Path
-
-
 def written(
     ran: Ran, cell: str, folder: Path, *more: str, scenarios: Path = ROOT / "scenarios"
 ) -> Path:
@@ -44,16 +34,12 @@ def written(
     return folder / script_name(result)
 
 
-def run(path: Path, *more: str) -> Done:
-    """Run a script where the package is installed."""
+def run(path: Path) -> tuple[int, str]:
+    """Run a script where the package is installed; return its exit code and all it printed."""
     done = subprocess.run(
-        [sys.executable, str(path), *more],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=900, check=False
     )
-    return Done(done.returncode, done.stdout + done.stderr, path)
+    return done.returncode, done.stdout + done.stderr
 
 
 #: It looks an attribute up by a name that is known only when the trace runs.
@@ -61,9 +47,9 @@ PASSING = "accessors[llama-hf-norm]"
 
 
 def test_a_passing_cell_passes(llama: Ran, tmp_path: Path) -> None:
-    found = run(written(llama, PASSING, tmp_path))
-    assert found.code == 0, found.output[-3000:]
-    assert "PASSES" in found.output
+    code, output = run(written(llama, PASSING, tmp_path))
+    assert code == 0, output[-3000:]
+    assert "PASSES" in output
 
 
 def test_of_every_scenario_a_script_can_be_written(
@@ -86,69 +72,71 @@ def test_of_every_scenario_a_script_can_be_written(
         assert rerun.read(tmp_path / script_name(cell)).recorded.cell.id == cell.id
 
 
-#: Scenario → verdict of the failure that its script must show again.
+#: Scenario, case → verdict of the failure that its script must show again.
 FAILURES = {
-    "dropped_write": Verdict.DROPPED,
-    "twice_write": Verdict.MISSCALED,
-    "first_prompt_only": Verdict.PARTIAL,
-    "layer_off": Verdict.WRONG,
-    "swapped_prompts": Verdict.WRONG,
-    "short_rows": Verdict.STRUCTURE,
-    "raises": Verdict.ERROR,
+    ("writes", "dropped"): Verdict.DROPPED,
+    ("writes", "twice"): Verdict.MISSCALED,
+    ("writes", "first_prompt_only"): Verdict.PARTIAL,
+    ("reads", "layer_off"): Verdict.WRONG,
+    ("swapped_prompts", "all"): Verdict.WRONG,
+    ("reads", "short_rows"): Verdict.STRUCTURE,
+    ("raises", "all"): Verdict.ERROR,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_is_seen_again(broken: Ran, name: str, backend: str, tmp_path: Path) -> None:
-    cell = broken.cells()[f"{name}[llama-{backend}-all]"]
-    assert cell.verdict is FAILURES[name], cell.reason
-    found = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
-    assert found.code == 1, found.output[-3000:]
-    assert f"FAILS as recorded: {cell.verdict}" in found.output
+@pytest.mark.parametrize(("name", "case"), FAILURES)
+def test_a_failure_is_seen_again(
+    broken: Ran, name: str, case: str, backend: str, tmp_path: Path
+) -> None:
+    cell = broken.cells()[f"{name}[llama-{backend}-{case}]"]
+    assert cell.verdict is FAILURES[name, case], cell.reason
+    code, output = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
+    assert code == 1, output[-3000:]
+    assert f"FAILS as recorded: {cell.verdict}" in output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
 def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Path) -> None:
-    path = written(broken, f"correct_write[llama-{backend}-all]", tmp_path, scenarios=BROKEN)
-    found = run(path)
-    assert found.code == 0, found.output[-3000:]
+    path = written(broken, f"writes[llama-{backend}-correct]", tmp_path, scenarios=BROKEN)
+    code, output = run(path)
+    assert code == 0, output[-3000:]
 
 
 @pytest.mark.slow
 def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
     cell = "parts[llama-vllm-pp1-first_summand]"
-    found = run(written(broken, cell, tmp_path, scenarios=STREAMS))
-    assert found.code == 1, found.output[-3000:]
-    assert "FAILS as recorded: wrong" in found.output
+    code, output = run(written(broken, cell, tmp_path, scenarios=STREAMS))
+    assert code == 1, output[-3000:]
+    assert "FAILS as recorded: wrong" in output
 
 
 @pytest.mark.slow
 def test_another_failure_than_the_recorded_one_is_told_apart(broken: Ran, tmp_path: Path) -> None:
     """The negative control: the script of a dropped write, whose write is fixed halfway."""
-    path = written(broken, "dropped_write[llama-hf-all]", tmp_path, scenarios=BROKEN)
+    path = written(broken, "writes[llama-hf-dropped]", tmp_path, scenarios=BROKEN)
     text = path.read_text(encoding="utf-8")
     line = "        _ = layer.stream + vector\n"
     assert text.count(line) == 1
     path.write_text(text.replace(line, "        layer.stream = layer.stream + 2 * vector\n"))
-    found = run(path)
-    assert found.code == 3, found.output[-3000:]
+    code, output = run(path)
+    assert code == 3, output[-3000:]
     path.write_text(text.replace(line, "        layer.stream = layer.stream + vector\n"))
-    assert run(path).code == 0
+    assert run(path)[0] == 0
 
 
 @pytest.mark.slow
 def test_a_failure_on_two_stages_is_seen_again_and_written_up(broken: Ran, tmp_path: Path) -> None:
     more = ("--issue", "--to", "nnsight")
-    path = written(broken, "dropped_write[llama-vllm-pp2-all]", tmp_path, *more, scenarios=BROKEN)
+    path = written(broken, "writes[llama-vllm-pp2-dropped]", tmp_path, *more, scenarios=BROKEN)
     text = path.with_suffix(".md").read_text(encoding="utf-8")
     assert "2 pipeline stages" in text
     assert path.read_text(encoding="utf-8").rstrip() in text
-    found = run(path)
-    assert found.code == 1, found.output[-2000:]
-    assert "FAILS as recorded: dropped" in found.output
+    code, output = run(path)
+    assert code == 1, output[-2000:]
+    assert "FAILS as recorded: dropped" in output
 
 
 def test_what_models_yaml_does_not_say_wants_trust(

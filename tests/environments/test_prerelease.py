@@ -38,9 +38,7 @@ known:
 PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
 #: What docs/upgrade.md shows of each command of the way, in its order.
 SHOWN = re.findall(
-    r"```text\n(.*?)```",
-    PAGE.partition("## A pre-release")[2].partition("\n## ")[0],
-    re.DOTALL,
+    r"```text\n(.*?)```", PAGE.partition("## A pre-release")[2].partition("\n## ")[0], re.DOTALL
 )
 
 #: Case → what the commit after makes of it.
@@ -77,10 +75,7 @@ def stored(reports, name, columns, cells, groups):
     count = len(cells)
     run = results(cells=cells, groups=groups)
     run = replace(
-        run,
-        run=replace(run.run, id=name),
-        columns=columns,
-        footer=Footer(count, count, {}, 0),
+        run, run=replace(run.run, id=name), columns=columns, footer=Footer(count, count, {}, 0)
     )
     planned = tuple(Cell(one.model, one.backend, one.scenario, one.case) for one in cells)
     folder = RunFolder(reports / name)

@@ -17,7 +17,7 @@ import pytest
 
 from conformance.bisect import locks
 from conformance.dumps import reading
-from conformance.environments import declared
+from conformance.environments import columns
 from conformance.errors import ConformanceError
 from conformance.fuzz import campaign, corpus, tally
 from conformance.inputs import project, usable
@@ -88,7 +88,7 @@ def _weights(folder: Path) -> None:
 
 
 FILES = (
-    Read("environments.yaml", ENVIRONMENTS, lambda at: declared.load(at / "environments.yaml")),
+    Read("environments.yaml", ENVIRONMENTS, lambda at: columns.load(at / "environments.yaml")),
     Read("plan.json", PLAN, lambda at: RunFolder(at).plan()),
     Read("results.json", synthetic.one_cell(), lambda at: read_results(at / "results.json")),
     Read("keys.json", {"a.b": "0f"}, lambda at: GroupFolder(at).keys(), tolerant=True),

@@ -160,6 +160,13 @@ def test_a_hard_variant_names_the_model_that_it_is_a_form_of(tmp_path):
         ("  small:", "  ../small:", 5, "cannot be an id"),
         ("  staged:", "  a b:", 21, "cannot be an id"),
         ("  seed: 3", "  seed: [3", 3, "not YAML"),
+        ("    sources:", "    tiny: {}\n    sources:", 12, "both"),
+        ("    layout: single", "    seed: 1", 10, "only a tiny model has a seed"),
+        ("    layout: single", "    quantized: {a: 1}", 10, "only a tiny model's 'quantized'"),
+        ("tiny: {num", "adapter: {megatron_core: os}\n    tiny: {num", 7, "no 'megatron_core'"),
+        ("tiny: {num", "adapter: {r: 0}\n    tiny: {num", 7, "r is 0"),
+        ("tiny: {num", "adapter: {r: 4096}\n    tiny: {num", 7, "r is 4096"),
+        ("tiny: {num", "adapter: {target_modules: .*}\n    tiny: {num", 7, "no list of names"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, line, words):
@@ -167,42 +174,6 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, lin
     error = refusal(tmp_path, GOOD.replace(old, new, 1))
     assert words in error.message
     assert error.line == line
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("adapter: {megatron_core: os}", "an adapter takes no 'megatron_core'"),
-        ("adapter: {r: 0}", "r is 0"),
-        ("adapter: {r: 4096}", "r is 4096"),
-        ("adapter: {target_modules: '.*'}", "no list of names"),
-    ],
-)
-def test_an_adapter_is_made_of_few_settings(tmp_path, entry, words):
-    path = tmp_path / "models.yaml"
-    head = "extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    tiny: {}\n"
-    path.write_text(f"{head}    {entry}\n")
-    with pytest.raises(ConformanceError, match=words) as caught:
-        manifest.load(path)
-    assert caught.value.line == 6
-
-
-def test_only_a_tiny_model_is_given_an_adapter(tmp_path):
-    path = tmp_path / "models.yaml"
-    source = "sources: [{path: here}]"
-    path.write_text(
-        f"extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    {source}\n"
-        "    quantized: {weights: {num_bits: 4}}\n"
-    )
-    with pytest.raises(ConformanceError, match="only a tiny model's 'quantized'"):
-        manifest.load(path)
-
-
-def test_a_model_is_either_tiny_or_has_sources(tmp_path):
-    both = GOOD.replace("    sources:", "    tiny: {}\n    sources:")
-    assert "both" in refusal(tmp_path, both).message
-    seeded = GOOD.replace("    layout: single", "    seed: 1")
-    assert "seed" in refusal(tmp_path, seeded).message
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "models: {}"])
@@ -273,7 +244,7 @@ def test_the_matrix_has_a_real_model_and_every_family_that_people_use(own):
     default = [each for each in own.models if "default" in each.tiers]
     real = [each for each in default if each.sources[0].kind != "tiny"]
     assert [(each.id, [one.kind for one in each.sources]) for each in real] == [
-        ("smollm2-135m", ["wheel", "hub"]),
+        ("smollm2-135m", ["wheel", "hub"])
     ]
     assert architectures(own, "default") >= {
         *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox"),

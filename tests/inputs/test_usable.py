@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,30 +162,20 @@ def test_a_whole_folder_is_taken(model: Path) -> None:
     assert usable.folder(model, "llama") == ""
 
 
-def _cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def _noise(file: Path) -> None:
-    file.write_bytes(b"\xff" * 100)
-
-
-def _no_json(file: Path) -> None:
-    file.write_bytes((9).to_bytes(8, "little") + b"{" * 9)
-
-
-def _no_mapping(file: Path) -> None:
-    file.write_bytes((2).to_bytes(8, "little") + b"[]")
-
-
-def _backwards(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"[0, 5]", b"[5, 0]"))
-
-
-@pytest.mark.parametrize("damage", [_cut, _noise, _no_json, _no_mapping, _backwards])
-def test_a_damaged_file_of_weights_is_named(model: Path, damage: object) -> None:
-    assert callable(damage)
-    damage(model / "model.safetensors")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: b"\xff" * 100,
+        lambda data: (9).to_bytes(8, "little") + b"{" * 9,
+        lambda data: (2).to_bytes(8, "little") + b"[]",
+        lambda data: data.replace(b"[0, 5]", b"[5, 0]"),
+    ],
+    ids=["cut", "noise", "no json", "no mapping", "backwards"],
+)
+def test_a_damaged_file_of_weights_is_named(model: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = model / "model.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
     error = refused(model.parent)
     assert f"{model / 'model.safetensors'} is damaged" in error.message
     assert (error.path, error.line) == (model.parent / "models.yaml", 3)
@@ -216,11 +207,7 @@ def test_another_source_may_work_where_a_folder_does_not(model: Path) -> None:
         select(Choice(model=["mine"], backend=["none"], manifest=folder / "models.yaml"))
 
 
-SEVEN_BILLION = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-}
+SEVEN_BILLION = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
 GROUPED = SEVEN_BILLION | {"num_key_value_heads": 8}
 
 

@@ -11,9 +11,9 @@ import torch
 
 from conformance import execution
 from conformance.errors import ConformanceError
+from conformance.execution import reopen_incomplete
 from conformance.judging_runs import reduce_judged
 from conformance.planning.jobs import REFERENCE
-from conformance.planning.reopening import reopen_incomplete
 from conformance.records import (
     CellResult,
     Finding,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.errors import ConformanceError
 from conformance.inputs import manifest
 from conformance.planning import plan
 from conformance.planning.covering import cover
@@ -15,6 +16,7 @@ from conformance.records import Backend, Cell, Column, Model
 from conformance.scenario import Scenario, discover
 
 ROOT = Path(__file__).parents[2]
+WHERE = {"manifest": ROOT / "models.yaml", "scenarios": ROOT / "scenarios"}
 AXES = ("at", "dose", "tokens", "batch")
 
 
@@ -137,7 +139,7 @@ def test_bf16_reads_on_one_backend_in_turn_and_writes_once_a_model():
 
 @pytest.fixture(scope="module")
 def default():
-    return select(Choice(manifest=ROOT / "models.yaml", scenarios=ROOT / "scenarios"))
+    return select(Choice(**WHERE))
 
 
 def test_the_default_tier_covers_the_project(default):
@@ -171,27 +173,23 @@ def test_the_default_tier_covers_the_project(default):
 def test_a_run_says_what_it_leaves_out(default):
     assert default.selection.tier == "default" and not default.selection.whole
     assert "of 10," in default.selection.words and "--tier full" in default.selection.words
-    full = select(Choice(tier="full", manifest=ROOT / "models.yaml", scenarios=ROOT / "scenarios"))
+    full = select(Choice(tier="full", **WHERE))
     assert full.selection.whole and not full.float32_only
 
 
 def test_a_named_model_has_all_of_its_cells_and_of_a_tier_those_of_every_run(default):
-    where = {"manifest": ROOT / "models.yaml", "scenarios": ROOT / "scenarios"}
-    every = select(Choice(model=["qwen3"], **where))
-    covered = select(Choice(model=["qwen3"], tier="default", **where))
+    every = select(Choice(model=["qwen3"], **WHERE))
+    covered = select(Choice(model=["qwen3"], tier="default", **WHERE))
     assert set(covered.cells) == {cell for cell in default.cells if cell.model == "qwen3"}
     assert set(covered.cells) < set(every.cells) and not every.float32_only
     assert covered.float32_only == {c for c in default.float32_only if c.model == "qwen3"}
 
 
 def test_a_cell_that_the_tier_leaves_out_is_said_to_be_in_the_full_one(default):
-    from conformance.errors import ConformanceError
-
-    where = {"manifest": ROOT / "models.yaml", "scenarios": ROOT / "scenarios"}
-    every = select(Choice(model=["qwen3"], **where)).cells
+    every = select(Choice(model=["qwen3"], **WHERE)).cells
     left: Cell = next(cell for cell in every if cell not in set(default.cells))
     with pytest.raises(ConformanceError, match="in tier 'default'") as refused:
-        select(Choice(expression=f"'{left.id}'".strip("'"), **where))
+        select(Choice(expression=f"'{left.id}'".strip("'"), **WHERE))
     assert "--tier full" in str(refused.value)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from conformance.builtin.engine_alone import GENERATED, WITHOUT_NNSIGHT
 from conformance.environments import parse
-from conformance.environments.columns import short
-from conformance.environments.declared import NAME
+from conformance.environments.columns import NAME, short
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
 from conformance.planning.engine_settings import SettingsGroup, apart, split
@@ -51,15 +50,15 @@ def test_cells_that_ask_nothing_are_the_main_group_whatever_their_order():
     main, *others = split(VLLM, (SMALL, PLAIN, KEPT), SCENARIOS)
     assert (main.settings, main.cells) == ({}, (PLAIN,))
     assert {one.cells for one in others} == {(SMALL,), (KEPT,)}
-    assert main.folder(VLLM.id, main) == "vllm-pp1"
-    names = {one.folder(VLLM.id, main) for one in others}
+    assert main.folder(VLLM.id) == "vllm-pp1"
+    names = {one.folder(VLLM.id) for one in others}
     assert names == {"vllm-pp1~prefix_cache-true", "vllm-pp1~block_tokens-32~blocks-6"}
 
 
 def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
     [only] = split(VLLM, (KEPT,), SCENARIOS)
     assert only.settings == {"prefix_cache": True}
-    assert only.folder(VLLM.id, only) == "vllm-pp1"
+    assert only.folder(VLLM.id) == "vllm-pp1"
 
 
 def test_a_load_has_the_same_folder_where_the_cells_that_ask_nothing_are_settled(tmp_path: Path):

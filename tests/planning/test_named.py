@@ -63,10 +63,7 @@ def test_more_stages_than_layers_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "words"),
-    [
-        ('{"model_type": ["llama"]}', "no model_type"),
-        ('{"model_type": "lama"}', "knows no 'lama'"),
-    ],
+    [('{"model_type": ["llama"]}', "no model_type"), ('{"model_type": "lama"}', "knows no 'lama'")],
 )
 def test_a_model_that_cannot_be_loaded_is_refused_at_once(config, words, tmp_path):
     (tmp_path / "config.json").write_text(config)

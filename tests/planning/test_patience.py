@@ -38,28 +38,25 @@ class Silent:
         self.limits = limits
 
 
-@pytest.mark.parametrize(("own", "load"), [(0.0, 30.0), (10.0, 30.0), (900.0, 900.0)])
-def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
-    tmp_path: Path, own: float, load: float
+@pytest.mark.parametrize(
+    ("own", "held_to"),
+    [
+        ({}, TimeLimits(cell=3.0, load=30.0)),
+        ({"load": 10.0}, TimeLimits(cell=3.0, load=30.0)),
+        ({"load": 900.0}, TimeLimits(cell=3.0, load=900.0)),
+        ({"limits": TimeLimits(cell=1.0, load=2.0)}, TimeLimits(cell=1.0, load=2.0)),
+    ],
+)
+def test_a_job_of_its_own_patience_is_given_it(
+    tmp_path: Path, own: dict[str, Any], held_to: TimeLimits
 ) -> None:
     asked = job("healthy", tmp_path)
-    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), load=own)
+    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), **own)
     group = GroupRun(planned, asked, lambda event: None)
     worker = Silent()
     group.attempt = worker  # type: ignore[assignment]
     group.watch(TimeLimits(cell=3.0, load=30.0))
-    assert worker.limits == TimeLimits(cell=3.0, load=load)
-
-
-def test_a_job_of_its_own_limits_is_held_to_them(tmp_path: Path) -> None:
-    asked = job("healthy", tmp_path)
-    own = TimeLimits(cell=1.0, load=2.0)
-    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), limits=own)
-    group = GroupRun(planned, asked, lambda event: None)
-    worker = Silent()
-    group.attempt = worker  # type: ignore[assignment]
-    group.watch(TimeLimits(cell=30.0, load=30.0))
-    assert worker.limits == own
+    assert worker.limits == held_to
 
 
 def test_the_reference_has_a_columns_time_for_each_of_its_ways(

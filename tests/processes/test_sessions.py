@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ import pytest
 from conformance.processes import sessions, temporary
 from conformance.runner.planned import Launch
 from conformance.runner.zygotes import environment
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 
 
 @contextmanager
@@ -52,11 +51,8 @@ def ready(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while sessions.alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not sessions.alive(pid)
+def wait_for_end(pid: int) -> None:
+    wait_until(lambda: not sessions.alive(pid))
 
 
 def an_orphan(pid: int) -> bool:
@@ -64,23 +60,12 @@ def an_orphan(pid: int) -> bool:
     return pid in sessions.orphans() or not sessions.alive(pid)
 
 
-def removed(path: Path) -> bool:
-    """The run of another test may be the one that removes it."""
-    deadline = time.monotonic() + PATIENCE
-    while path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not path.exists()
-
-
-def no_group(pgid: int) -> bool:
-    """Asked of the kernel, which misses nobody; the ended are reaped by and by."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(pgid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
+def group_is_gone(pgid: int) -> bool:
+    """Ask the kernel, which misses nobody; the ended are reaped by and by."""
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 
@@ -134,7 +119,7 @@ def test_descendants_end_with_their_leader(code: str) -> None:
         child = int(ready(process))
         assert {process.pid, child} <= sessions.members(process.pid)
         assert sessions.kill(process.pid) == set()
-        assert gone(child)
+        wait_for_end(child)
         assert not sessions.alive(process.pid)
 
 
@@ -156,7 +141,7 @@ def test_a_session_that_keeps_starting_processes_ends(attempt: int) -> None:
         ready(process)
         assert sessions.kill(process.pid) == set()
         process.wait()
-        assert no_group(process.pid)
+        wait_until(lambda: group_is_gone(process.pid))
 
 
 def test_who_ends_a_session_and_is_ended_meanwhile_leaves_nobody_stopped() -> None:
@@ -222,7 +207,7 @@ def test_what_a_killed_run_has_left_is_ended_by_the_next(
         dead.wait()
         assert an_orphan(left)
         with temporary.folder():
-            assert gone(left)
+            wait_for_end(left)
             assert kept not in sessions.orphans()
             assert sessions.alive(kept), "another run's, which is in progress"
 
@@ -247,9 +232,9 @@ def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
                 left = int(ready(dead))
                 dead.wait()
                 with temporary.folder():
-                    assert gone(left)
-        assert removed(elsewhere)
-        assert removed(shared)
+                    wait_for_end(left)
+        wait_until(lambda: not elsewhere.exists())
+        wait_until(lambda: not shared.exists())
         assert other.exists(), "no run's folder by its name"
     finally:
         shared.unlink(missing_ok=True)
@@ -275,7 +260,7 @@ def test_a_daemon_is_found_by_its_mark() -> None:
         daemon = int(ready(process))
         assert sessions.marked(mark) >= {daemon}
         assert sessions.kill_marked(mark) == set()
-        assert gone(daemon)
+        wait_for_end(daemon)
 
 
 def test_others_are_left_alone() -> None:
@@ -316,7 +301,7 @@ def test_a_child_dies_with_its_parent() -> None:
         child = int(ready(process))
         assert sessions.alive(child)
         process.kill()
-        assert gone(child)
+        wait_for_end(child)
 
 
 def test_pages_shared_after_a_fork_count_once() -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from conformance.processes import sessions, temporary
 from tests.faulty_run import group
-from tests.runner.test_runner import ROOT, wait_until
+from tests.patience import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -88,12 +90,9 @@ def test_shared_memory_is_a_runs_from_its_first_moment(place: Path) -> None:
     with temporary.folder() as folder:
         ran = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(folder)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+            cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
         left = Path("/dev/shm", ran.stdout.strip())
         assert left.name.startswith(folder.name)
         assert left.exists()
@@ -153,11 +152,9 @@ def test_what_a_process_of_a_killed_run_holds_is_not_swept_before_it_ends(place:
         # The holder comes while its run is there, as a zygote does.
         holder = subprocess.Popen(
             [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+            cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
         assert holder.stdout is not None
         holder.stdout.readline()
         kept = folder.rename(place / "kept")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conformance.engines import progress
 from conformance.runner.attempt import Attempt
-from conformance.runner.timeouts import TimeLimits
+from conformance.runner.planned import TimeLimits
 from conformance.store import GroupFolder, event_log
 
 

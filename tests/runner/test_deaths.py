@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from conformance.processes import sessions
 from conformance.records import Case, Status
+from conformance.runner.attempt import Attempt
 from conformance.runner.deaths import DEATHS_IN_A_ROW, Death, Trials, explain
+from conformance.store import GroupFolder
 
 
 def cases(count: int) -> list[Case]:
@@ -34,8 +37,7 @@ def cases(count: int) -> list[Case]:
     ],
 )
 def test_an_end_is_called_by_its_name(given: dict[str, object], status: Status, words: str) -> None:
-    plain = {"case": "", "loaded": True, "overdue": "", "words": ""}
-    death = explain(**{**plain, **given})  # type: ignore[arg-type]
+    death = ended(**given)
     assert death.status is status
     assert words in death.reason
     assert death.harness is (given["status"] == sessions.HARNESS_FAILED)
@@ -43,12 +45,13 @@ def test_an_end_is_called_by_its_name(given: dict[str, object], status: Status, 
     assert death.outside is killed
 
 
-def test_only_a_load_that_takes_too_long_is_not_tried_again() -> None:
-    def slow(*, loaded: bool) -> Death:
-        return explain(-9, case="", loaded=loaded, overdue="too long", words="")
+def ended(status: int, **more: object) -> Death:
+    return explain(status, Attempt(GroupFolder(Path()), 1, **{"loaded": True, **more}))
 
-    assert slow(loaded=False).final
-    assert not slow(loaded=True).final
+
+def test_only_a_load_that_takes_too_long_is_not_tried_again() -> None:
+    assert ended(-9, loaded=False, overdue="too long").final
+    assert not ended(-9, loaded=True, overdue="too long").final
 
 
 def test_the_cell_under_which_a_worker_died_comes_last() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.records import Case, Status
 from conformance.runner import Further, GroupFinished, GroupStarted, run
-from tests.faulty_run import LIMITS, group, noted, planned
+from tests.faulty_run import LIMITS, noted, outcome_of, refusing
 
 
 def _asked(*batches: tuple[str, ...]):
@@ -28,19 +27,13 @@ def _asked(*batches: tuple[str, ...]):
 @pytest.mark.parametrize("engine", ["healthy", "raises", "aborts", "exits", "hangs"])
 def test_what_a_further_case_does_to_its_engine_costs_that_case_alone(tmp_path: Path, engine: str):
     events = []
-    one = replace(
-        planned(engine, tmp_path, cases=("first",), options={"refuse": True}),
-        follow=_asked(("more", "bad", "most"), ("last",)),
-        tries=1,
-    )
+    follow = _asked(("more", "bad", "most"), ("last",))
+    one = refusing(engine, tmp_path, cases=("first",), follow=follow, tries=1)
     summary = run([one], logs=tmp_path / "logs", limits=LIMITS, on_event=events.append)
     assert not summary.interrupted
-    ended = {
-        n: group(tmp_path, engine).outcome(f"plain.{n}").status
-        for n in ("first", "more", "most", "last")
-    }
-    assert set(ended.values()) == {Status.UNSUPPORTED}
-    bad = group(tmp_path, engine).outcome("plain.bad").status
+    for case in ("first", "more", "most", "last"):
+        assert outcome_of(tmp_path, engine, case).status is Status.UNSUPPORTED
+    bad = outcome_of(tmp_path, engine, "bad").status
     damaged = engine != "healthy"
     assert (bad is not Status.UNSUPPORTED) == damaged
     starts = sum(isinstance(event, GroupStarted) for event in events)
@@ -61,11 +54,7 @@ def test_who_needs_a_job_that_stays_does_not_wait_for_its_end(tmp_path: Path):
             order.append(event.id)
             done["second"] |= event.id == "raises"
 
-    first = replace(
-        planned("healthy", tmp_path, cases=("first",), options={"refuse": True}), follow=follow
-    )
-    second = replace(
-        planned("raises", tmp_path, cases=("first",), options={"refuse": True}), needs=("healthy",)
-    )
+    first = refusing("healthy", tmp_path, cases=("first",), follow=follow)
+    second = refusing("raises", tmp_path, cases=("first",), needs=("healthy",))
     run([first, second], logs=tmp_path / "logs", jobs=1, limits=LIMITS, on_event=hear)
     assert order == ["raises", "healthy"]

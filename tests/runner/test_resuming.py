@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,7 @@ from conformance.errors import ConformanceError
 from conformance.records import Thresholds
 from conformance.store import RunFolder, open_run
 from tests.faulty_command import Workplace, workplace
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 CASES = ("first", "bad", "last")
 
@@ -36,12 +35,13 @@ def interrupted(place: Workplace) -> str:
 def wait_until_in_last(place: Workplace, process: subprocess.Popen[str]) -> None:
     """Until the column that waits has begun its last case."""
     noted = place.folder / "noted-WaitsInLast"
-    begun = noted.read_text().count("plain.last") if noted.exists() else 0
-    deadline = time.monotonic() + PATIENCE
-    while not noted.exists() or noted.read_text().count("plain.last") == begun:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+
+    def begun() -> int:
+        return noted.read_text().count("plain.last") if noted.exists() else 0
+
+    before = begun()
+    wait_until(lambda: begun() > before or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[0]
 
 
 def runs(place: Workplace) -> list[str]:

@@ -24,11 +24,7 @@ from conformance.store import GroupFolder
             False,
             False,
         ),
-        (
-            Outcome(Status.ERROR, reason="OSError: [Errno 28] No space left on device"),
-            False,
-            False,
-        ),
+        (Outcome(Status.ERROR, reason="OSError: [Errno 28] No space left on device"), False, False),
         (Outcome(Status.ERROR, reason="OSError: [Errno 27] File too large"), False, False),
     ],
 )

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,8 +43,18 @@ from conformance.runner import (
 from conformance.runner.group import GroupRun
 from conformance.store import GroupFolder, ObservationCache
 from tests import faulty_run
-from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
-from tests.patience import PATIENCE
+from tests.faulty_run import (
+    CASES,
+    LIMITS,
+    SCENARIOS,
+    group,
+    job,
+    noted,
+    outcome_of,
+    planned,
+    refusing,
+)
+from tests.patience import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,9 +98,7 @@ class Ward:
     orphans: dict[str, int]
 
     def outcome(self, engine: str, case: str) -> Outcome:
-        found = group(self.folder, engine).outcome(f"plain.{case}")
-        assert found is not None, f"{engine}: {case} has no outcome"
-        return found
+        return outcome_of(self.folder, engine, case)
 
     def deaths(self, engine: str) -> list[WorkerDied]:
         return [one for one in self.events if isinstance(one, WorkerDied) and one.id == engine]
@@ -423,9 +430,7 @@ class Lost:
 
     @property
     def first(self) -> Outcome:
-        found = group(self.folder, self.engine).outcome("plain.first")
-        assert found is not None
-        return found
+        return outcome_of(self.folder, self.engine, "first")
 
 
 #: Who loses a process, by which signal, in how many loads, and which cases it has.
@@ -538,13 +543,11 @@ def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "kills").write_text("2")
     lost = {"options": {"refuse": True}, "cases": ("first",)}
     again(tmp_path, "LosesAProcessInLoad", **lost)
-    outcome = group(tmp_path, "LosesAProcessInLoad").outcome("plain.first")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "LosesAProcessInLoad", "first")
     assert (outcome.status, outcome.outside) == (Status.CRASH, True)
     summary, _ = again(tmp_path, "LosesAProcessInLoad", **lost)
     assert (summary.finished, summary.resumed) == (1, 0)
-    outcome = group(tmp_path, "LosesAProcessInLoad").outcome("plain.first")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "LosesAProcessInLoad", "first")
     assert outcome.status is Status.UNSUPPORTED
 
 
@@ -571,21 +574,16 @@ def test_a_job_is_made_when_those_it_waits_for_are_done(tmp_path: Path) -> None:
 def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: Path) -> None:
     summary = run(
         [
-            planned("does_not_start", tmp_path, cases=(), options={"refuse": True}),
-            dataclasses.replace(
-                planned("healthy", tmp_path, options={"refuse": True}), needs=("does_not_start",)
-            ),
-            dataclasses.replace(
-                planned("refuses", tmp_path, options={"refuse": True}), after=("does_not_start",)
-            ),
+            refusing("does_not_start", tmp_path, cases=()),
+            refusing("healthy", tmp_path, needs=("does_not_start",)),
+            refusing("refuses", tmp_path, after=("does_not_start",)),
         ],
         logs=tmp_path / "logs",
     )
     assert noted(tmp_path, "healthy") == []
     words = "does_not_start failed: RuntimeError: the engine core could not be initialised"
     assert summary.done["healthy"].reason == words
-    outcome = group(tmp_path, "healthy").outcome("plain.first")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "healthy", "first")
     assert (outcome.status, outcome.reason, outcome.harness) == (Status.ERROR, words, True)
     assert noted(tmp_path, "refuses") == list(CASES)
 
@@ -601,65 +599,44 @@ def test_a_job_that_needs_one_cell_is_begun_while_the_other_cells_are_run(tmp_pa
     summary = run([beside, waiting], logs=tmp_path / "logs", jobs=2, limits=LIMITS)
     assert summary.done["beside"].ok
     assert noted(tmp_path, "waits_for_gate") == ["first", "bad"]
-    outcome = group(tmp_path, "waits_for_gate").outcome("plain.bad")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "waits_for_gate", "bad")
     assert outcome.status is Status.OK
 
 
 def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) -> None:
-    needs = ("raises", "plain.bad")
-    waiting = planned("healthy", tmp_path, options={"refuse": True})
-    run(
-        [
-            dataclasses.replace(waiting, needs_cells=(needs,)),
-            planned("raises", tmp_path, cases=("bad", "last"), options={"refuse": True}),
-        ],
-        logs=tmp_path / "logs",
-        jobs=2,
-    )
+    waiting = refusing("healthy", tmp_path, needs_cells=(("raises", "plain.bad"),))
+    owner = refusing("raises", tmp_path, cases=("bad", "last"))
+    run([waiting, owner], logs=tmp_path / "logs", jobs=2)
     ended = group(tmp_path, "raises").path / "cells" / "plain.last" / "outcome.json"
     begun = group(tmp_path, "healthy").path / "job.json"
     assert ended.stat().st_mtime_ns < begun.stat().st_mtime_ns
 
 
-def test_a_job_whose_cells_owner_did_not_start_says_so(tmp_path: Path) -> None:
-    needing = planned("healthy", tmp_path, options={"refuse": True})
-    owner = planned("does_not_start", tmp_path, cases=("first",), options={"refuse": True})
+def test_cells_whose_needs_did_not_start_say_so_and_are_run_by_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    needing = refusing("healthy", tmp_path)
+    owner = refusing("does_not_start", tmp_path, cases=("first",))
     cells = (("does_not_start", "plain.first"),)
     run([dataclasses.replace(needing, needs_cells=cells), owner], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == []
-    outcome = group(tmp_path, "healthy").outcome("plain.first")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "healthy", "first")
     assert (outcome.status, outcome.harness) == (Status.ERROR, True)
     assert outcome.reason.startswith("does_not_start failed: ")
+    summary = run([needing], logs=tmp_path / "logs")
+    assert (summary.finished, summary.resumed) == (3, 0)
+    assert noted(tmp_path, "healthy") == list(CASES)
 
 
 def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     def once(*, ours: bool) -> int:
-        job = planned("does_not_start", tmp_path, options={"refuse": True})
-        run([dataclasses.replace(job, ours=ours)], logs=tmp_path / "logs")
-        return group(tmp_path, "does_not_start").group().starts  # type: ignore[union-attr]
+        """Return how long the group's events are afterwards."""
+        run([refusing("does_not_start", tmp_path, ours=ours)], logs=tmp_path / "logs")
+        return group(tmp_path, "does_not_start").events.stat().st_size
 
     first = once(ours=True)
     assert once(ours=False) == first, "kept: the engine's words stand"
-    events = group(tmp_path, "does_not_start").events
-    before = events.stat().st_size
-    once(ours=False)
-    assert events.stat().st_size == before
-    once(ours=True)
-    assert events.stat().st_size > before
-
-
-def test_cells_that_never_had_a_worker_are_run_by_a_resumed_run(tmp_path: Path) -> None:
-    blocked = planned("healthy", tmp_path, options={"refuse": True})
-    broken = planned("does_not_start", tmp_path, cases=(), options={"refuse": True})
-    run(
-        [broken, dataclasses.replace(blocked, needs=("does_not_start",))],
-        logs=tmp_path / "logs",
-    )
-    summary = run([blocked], logs=tmp_path / "logs")
-    assert (summary.finished, summary.resumed) == (3, 0)
-    assert noted(tmp_path, "healthy") == list(CASES)
+    assert once(ours=True) > first
 
 
 def test_a_job_that_cannot_be_made_harms_no_other(tmp_path: Path) -> None:
@@ -669,7 +646,7 @@ def test_a_job_that_cannot_be_made_harms_no_other(tmp_path: Path) -> None:
     summary = run(
         [
             Planned("breaks", breaks, Launch(), folder=group(tmp_path, "breaks").path),
-            planned("healthy", tmp_path, options={"refuse": True}),
+            refusing("healthy", tmp_path),
         ],
         logs=tmp_path / "logs",
     )
@@ -697,62 +674,64 @@ def test_a_zygote_reads_files_as_utf_8_whatever_the_locale() -> None:
 # --- zygotes ------------------------------------------------------------------------
 
 
+def preloading(folder: Path, source: str) -> Launch:
+    """Where workers are forked from a zygote that imports this."""
+    (folder / "own_preload.py").write_text(source)
+    return Launch(preload="own_preload", env=(("PYTHONPATH", str(folder)),))
+
+
+KILLS = "import os, signal; os.kill(os.getpid(), signal.{})"
+
+
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "reason"),
     [
-        ("raise ImportError('libcudart.so.12 is missing')", "libcudart.so.12 is missing"),
+        ("raise ImportError('libcudart is missing')", "the engine cannot.*libcudart is missing"),
         ("import os; print('about to abort', flush=True); os.abort()", "about to abort"),
+        (KILLS.format("SIGKILL"), "^3 zygotes have ended: its zygote ended with status -9"),
+        (KILLS.format("SIGSEGV"), "^the engine cannot be imported: its zygote ended.* -11"),
     ],
+    ids=["raises", "aborts", "is killed", "crashes"],
 )
 def test_an_engine_that_cannot_be_imported_is_the_reason_of_its_cells_only(
-    tmp_path: Path, source: str, words: str
+    tmp_path: Path, source: str, reason: str
 ) -> None:
-    (tmp_path / "bad_preload.py").write_text(source)
-    launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
     run(
         [
-            planned("refuses", tmp_path, launch=launch),
-            planned("healthy", tmp_path, options={"refuse": True}),
+            planned("refuses", tmp_path, launch=preloading(tmp_path, source)),
+            refusing("healthy", tmp_path),
         ],
         logs=tmp_path / "logs",
         jobs=2,
     )
-    outcome = group(tmp_path, "refuses").outcome("plain.first")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "refuses", "first")
     assert outcome.status is Status.ERROR
-    assert words in outcome.reason
+    assert re.search(reason, outcome.reason)
     assert noted(tmp_path, "healthy") == list(CASES)
 
 
 def test_imports_that_hang_are_given_up(tmp_path: Path, mark: str) -> None:
-    (tmp_path / "bad_preload.py").write_text("import time; time.sleep(600)")
-    launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
-    run(
-        [planned("refuses", tmp_path, launch=launch)],
-        logs=tmp_path / "logs",
-        limits=TimeLimits(imports=1.0),
-    )
-    outcome = group(tmp_path, "refuses").outcome("plain.first")
-    assert outcome is not None
-    assert outcome.reason == "the imports of bad_preload took more than 1 s"
+    slow = planned("refuses", tmp_path, launch=preloading(tmp_path, "import time; time.sleep(600)"))
+    run([slow], logs=tmp_path / "logs", limits=TimeLimits(imports=1.0))
+    outcome = outcome_of(tmp_path, "refuses", "first")
+    assert outcome.reason == "the imports of own_preload took more than 1 s"
     assert outcome.harness, "a busy machine is no engine's fault"
     assert survivors(mark) == set()
 
 
 def test_what_imports_leave_for_the_end_is_the_zygotes_and_no_workers(tmp_path: Path) -> None:
     """torch takes back every operator that vLLM's imports registered: most of a second."""
-    (tmp_path / "preload.py").write_text(
+    launch = preloading(
+        tmp_path,
         "import os, pathlib, weakref\n"
         "class Made: pass\n"
         "made, zygote = Made(), os.getpid()\n"
         "def left(name):\n"
         "    pathlib.Path(__file__).with_name(name).touch()\n"
         "weakref.finalize(made, lambda: left('zygote' if os.getpid() == zygote else 'worker'))\n"
-        "os.register_at_fork(after_in_child=lambda: left('forked'))\n"
+        "os.register_at_fork(after_in_child=lambda: left('forked'))\n",
     )
-    launch = Launch(preload="preload", env=(("PYTHONPATH", str(tmp_path)),))
-    healthy = planned("healthy", tmp_path, launch=launch, options={"refuse": True})
-    run([healthy], logs=tmp_path / "logs")
+    run([refusing("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
     assert (tmp_path / "forked").exists()
     assert not (tmp_path / "worker").exists()
@@ -760,70 +739,35 @@ def test_what_imports_leave_for_the_end_is_the_zygotes_and_no_workers(tmp_path: 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, name: str) -> None:
-    (tmp_path / "bad_preload.py").write_text(
+    launch = preloading(
+        tmp_path,
         "import os, pathlib, signal\n"
         "tries = pathlib.Path(__file__).with_name('tries')\n"
         "with tries.open('a') as file: file.write('.')\n"
-        f"if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.{name})\n"
+        f"if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.{name})\n",
     )
-    launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
-    healthy = planned("healthy", tmp_path, launch=launch, options={"refuse": True})
-    run([healthy], logs=tmp_path / "logs")
+    run([refusing("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("SIGKILL", "3 zygotes have ended: its zygote ended with status -9"),
-        ("SIGSEGV", "the engine cannot be imported: its zygote ended with status -11"),
-    ],
-)
-def test_a_preload_that_always_ends_by_a_signal_is_given_up(
-    tmp_path: Path, name: str, reason: str
-) -> None:
-    (tmp_path / "bad_preload.py").write_text(
-        f"import os, signal; os.kill(os.getpid(), signal.{name})"
-    )
-    launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
-    run([planned("refuses", tmp_path, launch=launch)], logs=tmp_path / "logs")
-    outcome = group(tmp_path, "refuses").outcome("plain.first")
-    assert outcome is not None
-    assert outcome.reason.startswith(reason)
-
-
 def test_an_interpreter_that_cannot_be_started_is_the_reason_of_its_cells(tmp_path: Path) -> None:
-    run(
-        [planned("healthy", tmp_path, launch=Launch(python=tmp_path / "python"))],
-        logs=tmp_path / "logs",
-    )
-    outcome = group(tmp_path, "healthy").outcome("plain.first")
-    assert outcome is not None
+    launch = Launch(python=tmp_path / "python")
+    run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
+    outcome = outcome_of(tmp_path, "healthy", "first")
     assert outcome.status is Status.ERROR
     assert str(tmp_path / "python") in outcome.reason
 
 
+def statuses(folder: Path, engine: str) -> list[Status]:
+    return [outcome_of(folder, engine, case).status for case in CASES]
+
+
 def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
-    run(
-        [
-            planned("kills_its_zygote", tmp_path, options={"refuse": True}),
-            planned("kills_its_zygote_too", tmp_path, options={"refuse": True}),
-        ],
-        logs=tmp_path / "logs",
-    )
-    statuses = {}
-    for case in CASES:
-        outcome = group(tmp_path, "kills_its_zygote").outcome(f"plain.{case}")
-        assert outcome is not None
-        statuses[case] = outcome.status
-    assert statuses == {
-        "first": Status.UNSUPPORTED,
-        "bad": Status.CRASH,
-        "last": Status.UNSUPPORTED,
-    }
+    both = ("kills_its_zygote", "kills_its_zygote_too")
+    run([refusing(engine, tmp_path) for engine in both], logs=tmp_path / "logs")
+    assert statuses(tmp_path, both[0]) == [Status.UNSUPPORTED, Status.CRASH, Status.UNSUPPORTED]
     # Two have ended under the first group; the third is the last.
-    outcome = group(tmp_path, "kills_its_zygote_too").outcome("plain.last")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, both[1], "last")
     assert outcome.status is Status.ERROR
     assert outcome.reason.startswith("3 zygotes have ended: its zygote ended with status -9")
     assert survivors(mark) == set()
@@ -833,17 +777,10 @@ def test_a_zygote_that_no_longer_answers_is_replaced(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_REPORTED_WITHIN", 0.2)
-    run(
-        [planned("stops_its_zygote", tmp_path, options={"refuse": True})],
-        logs=tmp_path / "logs",
-        limits=dataclasses.replace(LIMITS, cell=1.0),
-    )
-    statuses = [
-        outcome.status
-        for case in CASES
-        if (outcome := group(tmp_path, "stops_its_zygote").outcome(f"plain.{case}")) is not None
-    ]
-    assert statuses == [Status.UNSUPPORTED, Status.TIMEOUT, Status.UNSUPPORTED]
+    limits = dataclasses.replace(LIMITS, cell=1.0)
+    run([refusing("stops_its_zygote", tmp_path)], logs=tmp_path / "logs", limits=limits)
+    expected = [Status.UNSUPPORTED, Status.TIMEOUT, Status.UNSUPPORTED]
+    assert statuses(tmp_path, "stops_its_zygote") == expected
     assert survivors(mark) == set()
 
 
@@ -871,28 +808,17 @@ def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mar
             (tmp_path / "gate").touch()
 
     run(
-        [
-            planned("HasDaemon", tmp_path, options={"refuse": True}),
-            planned("healthy", tmp_path, options={"refuse": True}),
-        ],
+        [refusing("HasDaemon", tmp_path), refusing("healthy", tmp_path)],
         logs=tmp_path / "logs",
         jobs=2,
         on_event=told,
     )
-    outcome = group(tmp_path, "HasDaemon").outcome("plain.last")
-    assert outcome is not None
+    outcome = outcome_of(tmp_path, "HasDaemon", "last")
     assert outcome.status is Status.UNSUPPORTED
     assert survivors(mark) == set()
 
 
 # --- the parent ends ------------------------------------------------------------------
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def shared_of(folder: Path) -> list[Path]:
@@ -1037,7 +963,7 @@ def test_what_is_finished_counts_also_when_its_group_was_just_ending(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(GroupRun, "close", interrupted)
-    healthy = planned("healthy", tmp_path, options={"refuse": True})
+    healthy = refusing("healthy", tmp_path)
     summary = run([healthy], logs=tmp_path / "logs", limits=LIMITS)
     assert summary.interrupted
     assert summary.finished == len(CASES)
@@ -1049,7 +975,3 @@ def test_a_second_interrupt_waits_until_nobody_is_left(number: signal.Signals) -
     with loop._uninterrupted():
         signal.raise_signal(number)
     assert signal.getsignal(number) is handler
-
-
-def test_limits_are_generous_by_default() -> None:
-    assert (TimeLimits().cell, TimeLimits().load) == (60.0, 300.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.records import Frame, Owner
-from conformance.runner.stacks import in_the_trace
+from conformance.runner.deaths import in_the_trace
 
 STACKS = """\
 Thread 0x00007f (most recent call first):

