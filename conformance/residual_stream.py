@@ -41,11 +41,14 @@ def _is_tensor(output: Any, rank: int) -> bool:
     return isinstance(output, Tensor) and output.ndim == rank
 
 
-def _is_pair(output: Any, rank: int) -> bool:
+def _begins_with_pair(output: Any, rank: int) -> bool:
+    """Return whether the first two values may be the stream and a residual. Layers that share keys
+    and values return more.
+    """
     return (
         isinstance(output, (tuple, list))
-        and len(output) == 2
-        and all(_is_tensor(part, rank) for part in output)
+        and len(output) >= 2
+        and all(_is_tensor(part, rank) for part in output[:2])
         and output[0].shape == output[1].shape
     )
 
@@ -78,28 +81,28 @@ LAYOUTS: Mapping[str, Layout] = {
         Layout(
             "dual",
             "two summands (branch, residual), each [tokens, width]",
-            lambda output: _is_pair(output, 2),
+            lambda output: _begins_with_pair(output, 2),
             lambda output: output[0] + output[1],
-            lambda output, value: (value, torch.zeros_like(output[1])),
+            lambda output, value: (value, torch.zeros_like(output[1]), *output[2:]),
         ),
         Layout(
             "full_plus_stale",
             "(the whole stream, a stale residual), each [tokens, width]",
-            lambda output: _is_pair(output, 2),
+            lambda output: _begins_with_pair(output, 2),
             lambda output: output[0],
             _rest,
         ),
         Layout(
             "second",
             "(something else, the whole stream), each [tokens, width]",
-            lambda output: _is_pair(output, 2),
+            lambda output: _begins_with_pair(output, 2),
             lambda output: output[1],
-            lambda output, value: (output[0], value),
+            lambda output, value: (output[0], value, *output[2:]),
         ),
         Layout(
             "tuple",
             "a tuple that begins with [tokens, width]",
-            lambda output: _starts_with(output, 2) and not _is_pair(output, 2),
+            lambda output: _starts_with(output, 2) and not _begins_with_pair(output, 2),
             lambda output: output[0],
             _rest,
         ),

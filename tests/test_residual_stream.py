@@ -31,19 +31,29 @@ def forms(value):
     }
 
 
+#: Beside the stream, some layers return keys and values that later layers share.
+MORE = (torch.ones(TOKENS, 3), torch.ones(TOKENS, 3))
+
+
+@pytest.mark.parametrize("more", [(), (MORE,)])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_layout_that_holds_is_found(name):
+def test_the_layout_that_holds_is_found(name, more):
     outputs = [forms(value)[name] for value in reference()]
+    outputs = [(*one, *more) if isinstance(one, tuple) else one for one in outputs]
     settled = settle(outputs, reference(), [0.01] * DEPTH)
     assert settled.layout == name, settled
 
 
+@pytest.mark.parametrize("more", [(), (MORE,)])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_written_is_read_back(name):
+def test_what_is_written_is_read_back(name, more):
     output, value = forms(reference()[0])[name], reference()[1]
+    output = (*output, *more) if isinstance(output, tuple) else output
     written = LAYOUTS[name].write(output, value)
     assert LAYOUTS[name].fits(written)
     assert torch.equal(LAYOUTS[name].read(written), value)
+    if more and isinstance(output, tuple):
+        assert written[-1] is MORE
 
 
 def test_no_reading_that_holds_is_said_with_what_was_tried():

@@ -240,10 +240,10 @@ def measure(model: Any, layers: list[Module], attention: str, heads: int, groups
     For a prompt's first token every head outputs its value (with sinks, part of it), so the columns
     that hold it are the values'. If no arrangement fits, the returned text says so.
     """
-    layer = next((one for one in layers if hasattr(one, attention)), None) if attention else None
-    if layer is None or not heads:
+    every = [getattr(layer, attention, None) for layer in layers] if attention else []
+    module = next((one for one in every if isinstance(one, Module)), None)  # hybrids have None
+    if module is None or not heads:
         return ""
-    module = getattr(layer, attention)
     children = dict(module.named_children())
     named = partial(_first_named, children)
     fused, projected = named(FUSED), named(OUTPUT)
