@@ -1,5 +1,5 @@
-"""Query, key and value of every attention head before rotary positions: read in all layers; those
-of the first head made twice as long.
+"""Query, key and value of every attention head before rotary positions: read in all layers; every
+second number of the first head's doubled.
 """
 
 from conformance import LM, PAIR, Case, Reference, scenario
@@ -12,10 +12,10 @@ def middle(layers):
     return layers[len(layers) // 2]
 
 
-def longer(values):
-    """The first head's rows, twice as long."""
+def stretched(values):
+    """Every second number of the first head doubled: a norm would undo a factor of all numbers."""
     values = values.clone()
-    values[:, 0] *= 2
+    values[:, 0, ::2] *= 2
     return values
 
 
@@ -37,7 +37,7 @@ def qkv(lm: LM, case: Case):
                     values[name][index] = part
         elif case.active:
             attention = lm.layers[at].attention
-            setattr(attention, what, longer(getattr(attention, what)))
+            setattr(attention, what, stretched(getattr(attention, what)))
         if what != "read":
             layers = range(at, len(lm.layers))
             values = {"stream": {index: lm.layers[index].stream for index in layers}}.save()
@@ -51,6 +51,6 @@ def _(model: Reference, case: Case):
     if what == "read":
         run = model.run(case.prompts[0], parts=PARTS)
         return [{name: [step[name] for step in run.parts] for name in PARTS}]
-    visit = {(what, at): lambda _, values: longer(values)}
+    visit = {(what, at): lambda _, values: stretched(values)}
     run = model.run(case.prompts[0], at=visit if case.active else {})
     return [{"stream": run.after(at), "logits": run.logits}]

@@ -29,6 +29,8 @@ from conformance.records import Site
 
 #: Soft caps in use: Gemma-2 has 30 on logits and 50 on attention scores.
 _CAPS = (15.0, 20.0, 30.0, 50.0)
+#: The fewest numbers to which a factor is fitted: one that fits a single number says nothing.
+_FITTED = 8
 #: Auxiliary observations with hypotheses of their own.
 _SPECIAL = frozenset({"mlp", "attention", "normed", "uncapped", "logits"})
 
@@ -99,7 +101,8 @@ def algebra(scene: Scene) -> Iterator[Hypothesis]:
     mask = metrics.bulk(o)
     size = float((o * o * mask).sum())
     factor = float((scene.rows * o * mask).sum()) / size if size > 0 else math.nan
-    if math.isfinite(factor) and abs(factor) > 0.01 and abs(factor - 1) > 0.01:
+    fits = math.isfinite(factor) and abs(factor) > 0.01 and abs(factor - 1) > 0.01
+    if fits and int(mask.sum()) >= _FITTED:
         kind, words = _multiple(factor, o.shape[1])
         yield predict(scene, kind, words, factor * o, abs(factor) * noise)
     if scene.site.layer is not None:
