@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from relay_compare import assert_clean, differences
+from relay_compare import same_on
 from relay_lab import Lab, Spec
 
 pytestmark = pytest.mark.engine
@@ -44,21 +44,14 @@ PROGRAM = st.lists(invoke(), min_size=1, max_size=3)
 WANTED = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
-def agree(lab: Lab, program) -> None:
-    one, two = lab.engine(ONE), lab.engine(TWO)
-    found = differences(one.run("random_program", program), two.run("random_program", program))
-    assert not found, found[:5]
-    assert_clean(two)
-
-
 @settings(max_examples=25, **WANTED)
 @given(program=PROGRAM)
 def test_random_programs(lab: Lab, program):
-    agree(lab, program)
+    same_on(lab.engine(ONE), lab.engine(TWO), "random_program", program)
 
 
 @pytest.mark.slow
 @settings(max_examples=int(os.environ.get("RELAY_PROGRAMS", "200")), **WANTED)
 @given(program=PROGRAM)
 def test_many_random_programs(lab: Lab, program):
-    agree(lab, program)
+    same_on(lab.engine(ONE), lab.engine(TWO), "random_program", program)
