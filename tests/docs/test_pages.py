@@ -74,7 +74,7 @@ def test_the_reference_is_what_the_pages_say_it_is() -> None:
     }
     every = "\n".join(sources.values())
     assert "AutoModelForCausalLM" in sources["engine.py"]
-    assert "register_forward_hook" in sources["model.py"]
+    assert "register_forward_hook" in sources["places.py"]
     assert re.search(r"^(?:import|from) (?:nnsight|vllm)", every, re.MULTILINE) is None
     assert 'REFERENCE_RUN = EnsembleMember("truth", torch.float32' in sources["ensemble.py"]
     for page in ("README.md", "docs/numerics.md"):

@@ -44,10 +44,12 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer `/api/models/OWNER/NAME/revision/COMMIT` and `/OWNER/NAME/resolve/COMMIT/FILE`."""
+        """Answer `/api/models/OWNER/NAME/{revision,tree}/COMMIT` and
+        `/OWNER/NAME/resolve/COMMIT/FILE`.
+        """
         path = unquote(urlsplit(self.path).path).strip("/")
         self.server.asked.append(f"{self.command} {path}")
-        owner, repo, _, commit, *file = path.removeprefix("api/models/").split("/")
+        owner, repo, kind, commit, *file = path.removeprefix("api/models/").split("/")
         name = f"{owner}/{repo}"
         commits = self.server.repositories.get(name)
         if commits is None:
@@ -57,8 +59,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif commit not in commits:
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {commit}")
         elif path.startswith("api/"):
-            siblings = [{"rfilename": each} for each in commits[commit]]
-            about = {"id": name, "sha": commit, "private": False, "siblings": siblings}
+            files = commits[commit].items()
+            siblings = [{"rfilename": each} for each, _ in files]
+            about: Any = {"id": name, "sha": commit, "private": False, "siblings": siblings}
+            if kind == "tree":
+                about = [
+                    {"type": "file", "path": each, "size": len(data), "oid": _oid(data)}
+                    for each, data in files
+                ]
             self._send(json.dumps(about).encode(), {"Content-Type": "application/json"})
         else:
             self._file(commits[commit], commit, "/".join(file))
@@ -74,8 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._refuse(404, "EntryNotFound", f"Entry Not Found: {file}")
             return
-        digest = hashlib.sha1(data).hexdigest()
-        about = {"X-Repo-Commit": commit, "ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
+        about = {"X-Repo-Commit": commit, "ETag": f'"{_oid(data)}"', "Accept-Ranges": "bytes"}
         self._send(data, about, broken=file in self.server.broken)
 
     def _send(self, data: bytes, headers: Mapping[str, str], *, broken: bool = False) -> None:
@@ -99,6 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Error-Message", words)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+
+def _oid(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
 
 
 @contextmanager

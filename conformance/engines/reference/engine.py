@@ -284,7 +284,7 @@ def _ties(
     """Return the tokens that were tied at a router in any run of the case, by layer. Their sites
     have the place of the observation, since a scenario may reorder or repeat its prompts.
     """
-    ties: dict[str, Tensor] = {}
+    tied: dict[str, Tensor] = {}
     runs = model.runs or (*model.unedited(), *model.edited, *model.prefills)
     run_names = ("clean", "edited") if scenario.twin(case) else ("",)
     own = [tuple(model.tokenize(prompt)) for prompt in case.prompts]
@@ -301,8 +301,8 @@ def _ties(
             if bool(tokens.any()):
                 for run_name in run_names:
                     site = Site(TIED, prompt=place, step=step, layer=layer, run=run_name)
-                    ties[str(site)] = tokens.to(torch.uint8)
-    return ties
+                    tied[str(site)] = tokens.to(torch.uint8)
+    return tied
 
 
 def places(

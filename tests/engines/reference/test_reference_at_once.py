@@ -176,6 +176,7 @@ def test_what_is_not_known_or_changed_and_a_prompt_alone_are_computed_by_themsel
     model.forced = (tokens,)
     changed = model.run(PROMPT, steps=STEPS, edits={1: lambda stream, _: stream * 2})
     assert not changed.at_once
+    model = of(module, QUICK, others)
     assert held(model, tokens).at_once
     assert not held(model, tokens, steps=1).at_once
     assert held(model, tokens, steps=2).at_once
