@@ -23,7 +23,7 @@ from conformance.judging_runs.attributing import one_stage
 from conformance.judging_runs.reference_reader import (
     CaseReference,
     ReferenceReader,
-    definitions,
+    find_definitions,
     subtract_definition,
 )
 from conformance.planning.jobs import FORCED
@@ -228,7 +228,7 @@ class Columns:
 
         Rules without tolerance are not checked again: they do not depend on a definition.
         """
-        defined = definitions(case_reference.members)
+        defined = find_definitions(case_reference.members)
         if not defined or not judgement.verdict.fails:
             return ()
         precision = case_reference.reference.precision
