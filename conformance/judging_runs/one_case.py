@@ -111,11 +111,8 @@ class Columns:
         self.thresholds = thresholds
         # Float32 first: its answer says whether bf16 decides alone.
         self.precisions = sorted(precisions, reverse=True)
-        self.readers: dict[Precision, ReferenceReader] = {}
-        for precision in self.precisions:
-            if scenario is None or case is None:
-                break
-            self.readers[precision] = ReferenceReader(
+        self.readers = {
+            precision: ReferenceReader(
                 run,
                 model.id,
                 case,
@@ -123,6 +120,9 @@ class Columns:
                 precision=precision,
                 before=before.readers.get(precision) if before else None,
             )
+            for precision in self.precisions
+            if scenario is not None and case is not None
+        }
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Observation, CaseReference, dict[str, bool], Judgement]] = []
         self._environments: dict[tuple[str, Precision], dict[str, tuple[Relation, ...]]] = {}
