@@ -65,14 +65,14 @@ def explains(entry: Entry, cell: CellResult) -> bool:
     if not _speaks_of(entry, cell) or _other_rules(entry, cell):
         return False
     if entry.prediction:
-        return all(entry.prediction in answer.predicted for answer in _failing(cell))
+        return all(entry.prediction in answer.predicted for answer in _failing_answers(cell))
     if entry.at_most is None:
         return True
     size = largest_error(cell)
     return size is not None and size <= entry.at_most
 
 
-def _failing(cell: CellResult) -> list[CellResult | Answer]:
+def _failing_answers(cell: CellResult) -> list[CellResult | Answer]:
     """Return the deciding answer, and the other precision's if it fails too."""
     beside = cell.beside
     return [cell, beside] if beside is not None and fails_by_itself(beside) else [cell]
@@ -82,7 +82,7 @@ def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
     """Return the broken rules that the entry does not name."""
     return [
         relation.name
-        for answer in _failing(cell)
+        for answer in _failing_answers(cell)
         for relation in answer.relations
         if relation.gates
         and not relation.holds

@@ -25,8 +25,8 @@ from conformance.judge.raised import (
     Plain,
     attribute_ended,
     by_frames,
+    describe_plain,
     raised_by_the_scenario,
-    without_nnsight,
 )
 from conformance.records import Attribution, CellResult, Judged, Side, Site, Verdict
 
@@ -125,13 +125,13 @@ def _by_evidence(
     engines: Mapping[str, str],
 ) -> Attribution:
     if alike := _alike_everywhere(cell, peers, engines):
-        return Attribution(Side.UNDECIDED, alike + without_nnsight(plain))
+        return Attribution(Side.UNDECIDED, alike + describe_plain(plain))
     if _is_ended(cell):
         return attribute_ended(cell, plain)
     # If the clean run of the same trace is right, so are the engine and the reads.
     clean = _select(cell, lambda site: site.run == "clean")
     if cell.verdict in _WRITE and clean and _all_pass(clean):
-        return Attribution(Side.NNSIGHT, _WRITE_ALONE + without_nnsight(plain))
+        return Attribution(Side.NNSIGHT, _WRITE_ALONE + describe_plain(plain))
     return _by_engine(plain) or _by_extraction(cell) or _by_runs_and_ends(cell, peers, plain)
 
 
@@ -236,7 +236,7 @@ def _by_runs_and_ends(
     cell: CellResult, peers: Sequence[CellResult], plain: Plain | None
 ) -> Attribution:
     """Compare clean and edited run, and the last logits with earlier reads."""
-    note = without_nnsight(plain)
+    note = describe_plain(plain)
     ends = _select(cell, lambda site: site.run in {"", "clean"} and site.name in ENDS)
     reads = _select(cell, lambda site: site.run in {"", "clean"} and site.name not in ENDS)
     edited = _select(cell, lambda site: site.run == "edited")

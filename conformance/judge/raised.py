@@ -73,7 +73,7 @@ class Plain:
     confirmed: str = ""
 
 
-def without_nnsight(plain: Plain | None) -> str:
+def describe_plain(plain: Plain | None) -> str:
     """Return a clause on the engine without nnsight, "" if that is unknown."""
     if plain is None:
         return ""
@@ -91,9 +91,9 @@ def attribute_ended(cell: CellResult, plain: Plain | None) -> Attribution:
         return Attribution(Side.ENGINE, f"without nnsight it fails as well: {plain.evidence}")
     if _UNEXPLAINED in cell.reason:
         words = f"{ending}: {_UNEXPLAINED}"
-        return Attribution(Side.UNDECIDED, words + without_nnsight(plain))
+        return Attribution(Side.UNDECIDED, words + describe_plain(plain))
     if plain is not None:
-        return Attribution(Side.NNSIGHT, f"{ending}{without_nnsight(plain)}")
+        return Attribution(Side.NNSIGHT, f"{ending}{describe_plain(plain)}")
     return Attribution(Side.UNDECIDED, ending)
 
 
@@ -112,7 +112,7 @@ def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
     if plain is None:
         return Attribution(Side.UNDECIDED, f"{unreadable[1]}: the engine, or nnsight on the way")
     side = Side.NNSIGHT if plain.agrees else Side.ENGINE
-    return Attribution(side, unreadable[1] + without_nnsight(plain))
+    return Attribution(side, unreadable[1] + describe_plain(plain))
 
 
 def raised_by_the_scenario(frames: Sequence[Frame]) -> bool:

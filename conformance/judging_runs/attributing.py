@@ -20,15 +20,13 @@ Alone = Callable[[CellResult], Mapping[str, CellResult]]
 def attributed(
     cells: Mapping[str, CellResult],
     columns: Sequence[Column],
-    single: Callable[[Column], Column | None],
     alone: Alone,
     confirmed: Callable[[Column], str] = lambda _: "",
 ) -> dict[str, CellResult]:
     """Return the cells of one model, each failed one with its attribution.
 
-    `single` finds the one-stage column of a column with several stages. `alone` is called only for
-    engines with a failed cell. `confirmed` says why the reference's definition of the model can be
-    trusted when a column differs from it by itself.
+    `alone` is called only for engines with a failed cell. `confirmed` says why the reference's
+    definition of the model can be trusted when a column differs from it by itself.
     """
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}
@@ -36,11 +34,11 @@ def attributed(
     for cell in cells.values():
         if not cell.verdict.fails or cell.attribution is not None:
             continue
-        if by_id[cell.backend].engine in LIBRARIES:
+        column = by_id[cell.backend]
+        if column.engine in LIBRARIES:
             results[cell.id] = replace(cell, attribution=_of_library(cell))
             continue
-        column = by_id[cell.backend]
-        single_stage = single(column)
+        single_stage = one_stage(column, columns)
         plain = plain_of(alone(cell))
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))

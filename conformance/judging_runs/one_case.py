@@ -23,7 +23,7 @@ from conformance.judging_runs.attributing import one_stage
 from conformance.judging_runs.reference_reader import (
     CaseReference,
     ReferenceReader,
-    definitions,
+    find_definitions,
     subtract_definition,
 )
 from conformance.planning.jobs import FORCED
@@ -111,11 +111,8 @@ class Columns:
         self.thresholds = thresholds
         # Float32 first: its answer says whether bf16 decides alone.
         self.precisions = sorted(precisions, reverse=True)
-        self.readers: dict[Precision, ReferenceReader] = {}
-        for precision in self.precisions:
-            if scenario is None or case is None:
-                break
-            self.readers[precision] = ReferenceReader(
+        self.readers = {
+            precision: ReferenceReader(
                 run,
                 model.id,
                 case,
@@ -123,6 +120,9 @@ class Columns:
                 precision=precision,
                 before=before.readers.get(precision) if before else None,
             )
+            for precision in self.precisions
+            if scenario is not None and case is not None
+        }
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Observation, CaseReference, dict[str, bool], Judgement]] = []
         self._environments: dict[tuple[str, Precision], dict[str, tuple[Relation, ...]]] = {}
@@ -228,7 +228,7 @@ class Columns:
 
         Rules without tolerance are not checked again: they do not depend on a definition.
         """
-        defined = definitions(case_reference.members)
+        defined = find_definitions(case_reference.members)
         if not defined or not judgement.verdict.fails:
             return ()
         precision = case_reference.reference.precision

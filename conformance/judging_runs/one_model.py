@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
-from conformance.judging_runs.attributing import attributed, one_stage
+from conformance.judging_runs.attributing import attributed
 from conformance.judging_runs.one_case import Columns
 from conformance.judging_runs.witness import confirmed
 from conformance.planning.jobs import REFERENCE
@@ -120,13 +120,7 @@ class OneModel:
         def stands(column: str) -> str:
             return confirmed(self.run, self.model, columns, by_id[column])
 
-        return attributed(
-            cells,
-            columns,
-            lambda column: one_stage(column, columns),
-            self._alone,
-            lambda column: stands(column.id),
-        )
+        return attributed(cells, columns, self._alone, lambda column: stands(column.id))
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
         """Judge what the cell's engine did without nnsight, with the same prompts and settings."""

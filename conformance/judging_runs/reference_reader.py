@@ -159,7 +159,7 @@ def merged(
     }
 
 
-def definitions(members: Mapping[str, Values]) -> dict[str, Values]:
+def find_definitions(members: Mapping[str, Values]) -> dict[str, Values]:
     """Return the observations of each definition of the model in `members`, by its name."""
     return {
         name.removeprefix(DEFINITION): values

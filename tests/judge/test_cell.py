@@ -298,11 +298,7 @@ def test_ablation_leaves_zeros_and_zeros_only(at: int) -> None:
 
 
 def test_an_equal_pair_that_is_not_equal_is_wrong() -> None:
-    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
-        found = toy.observe(dtype, parts)
-        return found | {"p0/s0/source": found["p0/s0/stream.1"].clone()}
-
-    equal = [("source", "stream.1")]
+    run, equal = toy.observe_twice("source"), [("source", "stream.1")]
     good = run(BF16, toy.CANDIDATE)
     assert toy.judge(good, toy.reference(run), equal=equal).verdict is Verdict.MATCH
     good["p0/s0/source"][0, 0] *= 1.004
@@ -367,11 +363,7 @@ def test_whatever_an_engine_hands_over_is_judged_and_does_not_pass(
 
 
 def test_beside_others_is_held_to_the_bits_of_alone_where_the_engine_keeps_them() -> None:
-    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
-        found = toy.observe(dtype, parts)
-        return found | {"p0/s0/alone": found["p0/s0/stream.1"].clone()}
-
-    pairs = [("alone", "stream.1")]
+    run, pairs = toy.observe_twice("alone"), [("alone", "stream.1")]
     rounded = run(BF16, toy.CANDIDATE)
     rounded["p0/s0/alone"][0, 0] *= 1.004
     reference = toy.reference(run)

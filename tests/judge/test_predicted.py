@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conformance.judging_runs.reference_reader import definitions, subtract_definition
+from conformance.judging_runs.reference_reader import find_definitions, subtract_definition
 from conformance.records import Precision, Verdict
 from tests.judge import toy
 
@@ -32,9 +32,11 @@ def edited(definition: bool, parts: int = 1, times: float = 1.0) -> toy.Observat
 def verdict(candidate: toy.Observations, predicted: bool = True) -> Verdict:
     members = {"truth": edited(False), "definition-other": edited(True)}
     members |= {f"float32_{parts}": edited(False, parts) for parts in (2, 3, 4)}
-    assert set(definitions(members)) == {"other"}
+    assert set(find_definitions(members)) == {"other"}
     if predicted:
-        candidate = subtract_definition(candidate, members["truth"], definitions(members)["other"])
+        candidate = subtract_definition(
+            candidate, members["truth"], find_definitions(members)["other"]
+        )
     context = {"has_edit": True, "precision": Precision.FLOAT32, "reading": {"width": toy.WIDTH}}
     return toy.judge(candidate, members, **context).verdict
 

@@ -121,6 +121,16 @@ def observe(
     return found
 
 
+def observe_twice(name: str) -> Callable[[torch.dtype, int], Observations]:
+    """Observe a stream a second time, under this name."""
+
+    def run(dtype: torch.dtype, parts: int) -> Observations:
+        found = observe(dtype, parts)
+        return found | {f"p0/s0/{name}": found["p0/s0/stream.1"].clone()}
+
+    return run
+
+
 def auxiliary(prompts: Sequence[Sequence[int]] = IDS, run: str = "") -> Observations:
     """What each branch of each layer of the reference adds, and the stream after the next norm."""
     w = weights()

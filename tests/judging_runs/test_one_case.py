@@ -148,11 +148,7 @@ def judged_in(
 def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_is_not(
     tmp_path: Path,
 ) -> None:
-    def beside(dtype: torch.dtype, parts: int) -> Observed:
-        found = toy.observe(dtype, parts)
-        return found | {"p0/s0/alone": found["p0/s0/stream.1"].clone()}
-
-    run = RunFolder(tmp_path)
+    run, beside = RunFolder(tmp_path), toy.observe_twice("alone")
     rounded = beside(torch.bfloat16, toy.CANDIDATE)
     rounded["p0/s0/alone"][0, 0] *= 1.004
     observed(run, "tenant.all", {"a": rounded, "b": rounded, "c": rounded})
