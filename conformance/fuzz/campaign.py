@@ -177,8 +177,10 @@ class Campaign:
 
     def _update(self, **fields: Any) -> None:
         """Replace fields of the state; lists become tuples."""
-        fixed = {key: tuple(new) if isinstance(new, list) else new for key, new in fields.items()}
-        self.state = replace(self.state, **fixed)
+        plain: dict[str, Any] = {
+            key: tuple(new) if isinstance(new, list) else new for key, new in fields.items()
+        }
+        self.state = replace(self.state, **plain)
 
     # --- what is due ----------------------------------------------------------
 
