@@ -80,14 +80,12 @@ Backends = Annotated[
     ),
 ]
 Expression = Annotated[
-    str,
-    typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( )."),
+    str, typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( ).")
 ]
 Precisions = Annotated[
     list[Precision],
     typer.Option(
-        "--precision",
-        help="float32 (what a trace means) or bf16 (its numerics); default: both.",
+        "--precision", help="float32 (what a trace means) or bf16 (its numerics); default: both."
     ),
 ]
 Cells = Annotated[
@@ -160,8 +158,7 @@ Reports = Annotated[
 ]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Execute what the run's plan names that is not from here."),
+    bool, typer.Option("--trust", help="Execute what the run's plan names that is not from here.")
 ]
 On = Annotated[
     str,
@@ -172,8 +169,7 @@ On = Annotated[
     ),
 ]
 Expectations = Annotated[
-    Path,
-    _project_input("known", "known.yaml", "--known", "The expectations, or `built-in`."),
+    Path, _project_input("known", "known.yaml", "--known", "The expectations, or `built-in`.")
 ]
 Jobs = Annotated[
     int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")

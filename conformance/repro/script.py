@@ -20,15 +20,7 @@ from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.inputs.files_beside import needed_files
 from conformance.judging_runs.attributing import one_stage
-from conformance.records import (
-    Cell,
-    CellResult,
-    Column,
-    Group,
-    Model,
-    Results,
-    Verdict,
-)
+from conformance.records import Cell, CellResult, Column, Group, Model, Results, Verdict
 from conformance.records.base import adapter
 from conformance.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.scenario import Scenario
@@ -103,13 +95,7 @@ def _device(results: Results, group: Group) -> Literal["cpu", "cuda"]:
     return "cuda" if str(device).startswith("cuda") else "cpu"
 
 
-def text(
-    cell: CellResult,
-    known: Recorded,
-    scenario: Scenario,
-    *,
-    file: str,
-) -> str:
+def text(cell: CellResult, known: Recorded, scenario: Scenario, *, file: str) -> str:
     """Return the script, which imports the installed package; `file` is its name."""
     source = scenario.path.read_text(encoding="utf-8")
     beside = _beside(scenario.path)

@@ -141,11 +141,7 @@ def test_the_scripts_show_the_difference_again(tmp_path):
         subprocess.run([*command, *arguments], cwd=ROOT, check=True)
         file = tmp_path / f"repro_check_llama_{backend.replace('-', '_')}_head_ablation.py"
         again = subprocess.run(
-            [sys.executable, str(file)],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
+            [sys.executable, str(file)], cwd=tmp_path, check=False, capture_output=True, text=True
         )
         assert again.returncode == 1, again.stdout + again.stderr
         assert "not the same" in again.stdout.lower()

@@ -10,15 +10,7 @@ import typer
 
 from conformance.checkpoints import cache_folder
 from conformance.cli import engines
-from conformance.cli.options import (
-    Backends,
-    Expectations,
-    Manifest,
-    Models,
-    Reports,
-    note,
-    say,
-)
+from conformance.cli.options import Backends, Expectations, Manifest, Models, Reports, note, say
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:

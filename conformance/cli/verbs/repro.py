@@ -39,8 +39,7 @@ def repro(
     scenarios: Folder,
     manifest: Manifest,
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="The script may start what only the run's files name."),
+        bool, typer.Option("--trust", help="The script may start what only the run's files name.")
     ] = False,
     reports: Reports,
 ) -> None:
