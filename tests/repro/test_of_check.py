@@ -20,7 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.inputs import user_file
 from conformance.planning import trust
 from conformance.records import Backend, Column, from_json
-from conformance.repro import of_check
+from conformance.repro import script
 from conformance.store import RunFolder
 from tests.check.test_kept_check import VLLM, checked, published
 
@@ -36,7 +36,7 @@ def written(tmp_path, *, backend=VLLM):
     if backend != VLLM:
         run.write_plan(replace(run.plan(), columns=(Column(backend),)))
         cell = replace(cell, backend=backend.id)
-    return of_check.script_of(run, cell).text("repro_x.py")
+    return script.script_of(run, cell).text("repro_x.py")
 
 
 def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
