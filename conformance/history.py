@@ -115,10 +115,7 @@ def document(pasts: Sequence[Past]) -> Document:
         headline=Text(f"{newest.id}: {newest.conclusion.headline}"),
         about=f"{plural(len(pasts), 'run')}, the newest of {when(newest.started)}",
         notes=(),
-        blocks=(
-            Section("Runs", (_runs(pasts),)),
-            *(_column(name, pasts) for name in names),
-        ),
+        blocks=(Section("Runs", (_runs(pasts),)), *(_column(name, pasts) for name in names)),
     )
 
 

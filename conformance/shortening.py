@@ -1,6 +1,9 @@
-"""Shorten long texts and lists of a run for display in one line."""
+"""Shorten long texts and lists of a run for display in one line, and compare texts of two runs."""
 
+import re
 from collections.abc import Iterable
+
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 
 
 def clip(text: str, most: int = 240) -> str:
@@ -14,3 +17,8 @@ def few(names: Iterable[str], most: int) -> str:
     distinct = list(dict.fromkeys(names))
     more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
     return ", ".join(distinct[:most]) + more
+
+
+def without_numbers(text: str) -> str:
+    """Replace numbers and addresses, which differ between runs and models, by `#`."""
+    return _NUMBER.sub("#", text)

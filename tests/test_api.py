@@ -128,9 +128,6 @@ def test_a_run_that_cannot_start_says_so_in_the_commands_words(tmp_path):
     with pytest.raises(ConformanceError, match="there is no model 'lama'") as caught:
         conformance.run(models=["lama"], folder=tmp_path)
     assert caught.value.code is ExitCode.BAD_INPUT
-
-
-def test_results_of_no_run_are_refused(tmp_path):
     with pytest.raises(ConformanceError, match="there is no run"):
         conformance.results(reports=tmp_path)
 

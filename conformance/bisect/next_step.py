@@ -144,7 +144,7 @@ def _hold(state: BisectionState, conclusion: BisectionConclusion) -> Next | Bise
 
 
 def _reduce(
-    state: BisectionState, found: search.Answer, conclusion: BisectionConclusion
+    state: BisectionState, found: search.SearchAnswer, conclusion: BisectionConclusion
 ) -> Next | BisectionConclusion:
     """Reduce the lock file's changes to the fewest that are bad by themselves."""
     good = state.locks[0]

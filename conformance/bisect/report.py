@@ -11,14 +11,7 @@ from pathlib import Path
 
 from conformance.bisect import locks
 from conformance.bisect.candidates import Candidate
-from conformance.bisect.next_step import (
-    HELD,
-    BisectionConclusion,
-    class_of,
-    flaky,
-    moved,
-    neither,
-)
+from conformance.bisect.next_step import HELD, BisectionConclusion, class_of, flaky, moved, neither
 from conformance.bisect.search import BisectionEnding, Class, SignaturePart
 from conformance.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.environments import ENGINES, parse

@@ -68,7 +68,7 @@ class Try(NamedTuple):
     again: bool = False
 
 
-class Answer(NamedTuple):
+class SearchAnswer(NamedTuple):
     """How a search ended: `good` is the last good candidate and `bad` the first bad one, or both
     are in doubt. `bad` is None if the good end cannot be tested.
 
@@ -82,7 +82,9 @@ class Answer(NamedTuple):
     between: tuple[int, ...] = ()
 
 
-def step(count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM) -> Try | Answer:
+def step(
+    count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM
+) -> Try | SearchAnswer:
     """Return the next step for `count` ≥ 2 candidates; the first is good and the last is bad.
 
     With m candidates between the ends and none of them flaky, a search tries at most 2 + ⌊log₂ m⌋ +
@@ -120,25 +122,25 @@ class _Tally(NamedTuple):
         return Class.UNTESTABLE if self.untestable else None
 
 
-def _try_ends(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
+def _try_ends(tallies: Sequence[_Tally], confirm: int) -> Try | SearchAnswer | None:
     ends = (tallies[0], tallies[-1])
     for end in ends:
         if not end.times:
             return Try(end.candidate)
         if end.surely is Class.UNTESTABLE:
             bad = end.candidate or None
-            return Answer(BisectionEnding.UNTESTABLE, 0, bad)
+            return SearchAnswer(BisectionEnding.UNTESTABLE, 0, bad)
         if end.surely is None:
-            return Answer(BisectionEnding.UNSTEADY, end.candidate, end.candidate)
+            return SearchAnswer(BisectionEnding.UNSTEADY, end.candidate, end.candidate)
     for end, claimed in zip(ends, (Class.GOOD, Class.BAD), strict=True):
         if end.surely is not claimed:
             if end.times < confirm:
                 return Try(end.candidate, again=True)
-            return Answer(BisectionEnding.SAME, 0, end.candidate or None)
+            return SearchAnswer(BisectionEnding.SAME, 0, end.candidate or None)
     return None
 
 
-def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
+def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | SearchAnswer:
     """Try between the last candidate that is surely good and the first that is surely bad.
 
     If a bad candidate precedes a good one, the one with fewer trials is tried again.
@@ -155,10 +157,10 @@ def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
     if contradiction:
-        return Answer(BisectionEnding.UNSTEADY, good.candidate, bad.candidate)
+        return SearchAnswer(BisectionEnding.UNSTEADY, good.candidate, bad.candidate)
     ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
     passed = tuple(tally.candidate for tally in between)
-    return Answer(ending, good.candidate, bad.candidate, passed)
+    return SearchAnswer(ending, good.candidate, bad.candidate, passed)
 
 
 #: Indices of changes, ascending.

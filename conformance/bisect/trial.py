@@ -53,8 +53,7 @@ def list_candidates(
     if subject == locks.LOCK:
         if repo is not None or pinned:
             raise ConformanceError(
-                "two lock files say all there is to install",
-                remedy="leave out --repo and --with",
+                "two lock files say all there is to install", remedy="leave out --repo and --with"
             )
         return locks.list_changes(Path(good), Path(bad))
     if repo is not None:

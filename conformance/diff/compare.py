@@ -10,11 +10,11 @@ from enum import StrEnum
 from conformance.diff.columns import Cost, GroupChange, costs, layouts, match_columns
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Judged, Limits, Results, Thresholds, Verdict, record
+from conformance.shortening import without_numbers
 
 #: Measured numbers and addresses differ from run to run; the index of a layer or a prompt does not,
 #: and a diagnosis depends on it.
 _MEASURED = re.compile(r"0x[0-9a-f]+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IGNORECASE)
-_NUMBER = re.compile(rf"{_MEASURED.pattern}|\d+", re.IGNORECASE)
 
 
 class ChangeKind(StrEnum):
@@ -188,7 +188,7 @@ def _signature(cell: CellResult) -> tuple[str, str]:
 
 def cause_words(cell: CellResult) -> str:
     """Return a verdict's cause without measured numbers, so that equal causes compare equal."""
-    return _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
+    return _MEASURED.sub("#", cell.diagnosis) or without_numbers(cell.reason)
 
 
 def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> str:

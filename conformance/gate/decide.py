@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -97,23 +97,15 @@ def settle(
     versions or on another device does not count.
     """
     places = where_of(results)
-    rounds: list[dict[str, Assessed]] = []
+    again: dict[str, list[Assessed]] = defaultdict(list)
     for run in repeats:
         repeated_at = where_of(run)
-        rounds.append(
-            {
-                result.cell.id: result
-                for result in assess(run, known, today)
-                if repeated_at[column := (result.cell.model, result.cell.backend)]
-                == places.get(column)
-            }
-        )
+        for result in assess(run, known, today):
+            column = (result.cell.model, result.cell.backend)
+            if repeated_at[column] == places.get(column):
+                again[result.cell.id].append(result)
     return tuple(
-        _settled(
-            result, [repeated[result.cell.id] for repeated in rounds if result.cell.id in repeated]
-        )
-        if result.finding in _DOUBTFUL
-        else result
+        _settled(result, again[result.cell.id]) if result.finding in _DOUBTFUL else result
         for result in assessed
     )
 
@@ -141,12 +133,10 @@ def refuse_incomplete(results: Results, plan: RunPlan) -> None:
 def _settled(doubtful: Assessed, again: Sequence[Assessed]) -> Assessed:
     if not again:
         return doubtful
-    showing = [repeated for repeated in again if not repeated.finding.fine]
+    showing = sum(not repeated.finding.fine for repeated in again)
     verdicts = ", ".join(repeated.cell.verdict.value for repeated in again)
     if showing:
-        words = (
-            f"{doubtful.words} (again in {len(showing)} of {len(again)} repetitions: {verdicts})"
-        )
+        words = f"{doubtful.words} (again in {showing} of {len(again)} repetitions: {verdicts})"
         return replace(doubtful, words=words)
     words = (
         f"{doubtful.cell.verdict.value} once, but as expected in {len(again)} repetitions "

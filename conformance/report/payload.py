@@ -18,15 +18,7 @@ from typing import Any
 
 from conformance.expectations import finding_of
 from conformance.processes.parallel import side_by_side, worth
-from conformance.records import (
-    CellResult,
-    Finding,
-    Group,
-    Judged,
-    Results,
-    Thresholds,
-    Verdict,
-)
+from conformance.records import CellResult, Finding, Group, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.grouping import grouped
@@ -160,8 +152,7 @@ def _column(results: Results, name: str) -> dict[str, Any]:
 
 
 def _index(
-    results: Results,
-    members: Mapping[tuple[str, str], Sequence[CellResult]],
+    results: Results, members: Mapping[tuple[str, str], Sequence[CellResult]]
 ) -> dict[str, Any]:
     groups = {(group.model, group.backend): group for group in results.groups}
     cells = [cell for group in members.values() for cell in group]

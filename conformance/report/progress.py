@@ -172,18 +172,12 @@ class Progress:
         board = self.board
         head = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=max(1, board.cells), completed=len(board.done), width=30)
-        head.add_row(bar, Text(board.tally()), Text(self._ended(), style="dim"))
+        ended = list(board.ended.items())
+        failed = [f"{count} {status.value}" for status, count in ended if status is not Status.OK]
+        head.add_row(bar, Text(board.tally()), Text(", ".join(failed), style="dim"))
         workers = Table.grid(padding=(0, 2))
         # The display's thread draws while the run's thread changes the board.
         for worker in list(board.running.values()):
             took = f"{board.clock() - worker.since:.0f} s"
             workers.add_row(Text(shown(worker.name)), Text(shown(worker.doing), style="dim"), took)
         return Group(head, workers)
-
-    def _ended(self) -> str:
-        counts = [
-            f"{count} {status.value}"
-            for status, count in list(self.board.ended.items())
-            if status is not Status.OK
-        ]
-        return ", ".join(counts)

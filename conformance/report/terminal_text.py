@@ -97,11 +97,7 @@ def explanation(results: Results, cell: CellResult) -> list[str]:
 
 
 def show(
-    results: Results,
-    cell_id: str,
-    console: Console,
-    where: Sequence[str] = (),
-    folder: str = "",
+    results: Results, cell_id: str, console: Console, where: Sequence[str] = (), folder: str = ""
 ) -> None:
     """Explain one cell, or one case's cells on several backends: reasoning, evidence, commands.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import re
 import shlex
 import sys
 import tempfile
@@ -43,6 +42,7 @@ from conformance.records import (
 )
 from conformance.runner import Event, GroupStarted, WorkerDied
 from conformance.scenario import discover
+from conformance.shortening import without_numbers
 from conformance.store import RunPlan, create_run, installed, installed_in
 
 #: The names of a script's literals: the recorded data, and the modules next to the scenario's.
@@ -272,16 +272,14 @@ def _report(recorded: Recorded, result: CellResult) -> int:
 
 
 def same_failure(result: CellResult, recorded: Recorded) -> bool:
-    """Return whether this is the recorded failure. Errors must also have the same message."""
-    if result.verdict in {Verdict.ERROR, Verdict.UNSUPPORTED}:
-        alike = _alike(result.reason) == _alike(recorded.reason)
-        return result.verdict is recorded.verdict and alike
-    return result.verdict is recorded.verdict
-
-
-def _alike(words: str) -> str:
-    """Return the first line without numbers and addresses, which differ from run to run."""
-    return re.sub(r"0x[0-9a-f]+|\d+", "#", words.strip().partition("\n")[0])
+    """Return whether this is the recorded failure. Errors must also have the same message, up to
+    numbers in its first line.
+    """
+    same = result.verdict is recorded.verdict
+    if same and result.verdict in {Verdict.ERROR, Verdict.UNSUPPORTED}:
+        now, then = (each.reason.strip().partition("\n")[0] for each in (result, recorded))
+        return without_numbers(now) == without_numbers(then)
+    return same
 
 
 def _shown(text: str) -> str:

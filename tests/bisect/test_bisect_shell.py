@@ -82,6 +82,7 @@ def refused(*arguments):
     return str(found.exception)
 
 
+ENDS = ("vllm", "--good", "1", "--bad", "2")
 CELLS = ("-m", "gpt_neox", "-b", "vllm-pp1", "-k", "read_all")
 
 
@@ -90,25 +91,25 @@ def _here(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("arguments", [(), ("vllm",), ("vllm", "--good", "0.28.0")])
-def test_a_bisect_without_ends_is_refused(arguments):
-    assert "two ends" in refused(*arguments)
-
-
-def test_a_bisect_that_is_not_there_cannot_be_resumed(tmp_path):
-    assert "there is no bisect" in refused("--resume", "latest", "--reports", tmp_path)
-
-
-def test_cells_that_do_not_exist_are_refused_before_anything_is_looked_up():
-    ends = ("--good", "1", "--bad", "2")
-    assert "no model 'gpt'" in refused("vllm", *ends, "-m", "gpt")
-    said = refused("vllm", *ends, "-k", "nothing_like_it")
-    assert "no cell in tier 'default' matches -k 'nothing_like_it'" in said
-
-
-def test_lock_files_leave_nothing_to_pin(tmp_path):
-    text = refused("lock", "--good", "a", "--bad", "b", "--with", "nnsight==0.8.0", *CELLS)
-    assert "leave out --repo and --with" in text
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "two ends"),
+        (("vllm",), "two ends"),
+        (("vllm", "--good", "0.28.0"), "two ends"),
+        (("--resume", "latest"), "there is no bisect"),
+        ((*ENDS, "-m", "gpt"), "no model 'gpt'"),
+        (
+            (*ENDS, "-k", "nothing_like_it"),
+            "no cell in tier 'default' matches -k 'nothing_like_it'",
+        ),
+        (("lock", *ENDS[1:], "--with", "nnsight==0.8.0", *CELLS), "leave out --repo and --with"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_is_looked_up(
+    tmp_path, arguments, words
+):
+    assert words in refused(*arguments, "--reports", tmp_path)
 
 
 def test_pins_that_name_the_subject_are_refused(tmp_path):

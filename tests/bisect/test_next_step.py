@@ -133,16 +133,6 @@ def test_what_moved_along_and_computes_is_held_once():
     assert not state.of(HELD)  # nothing that computes has moved
 
 
-@given(st.integers(1, 11), st.frozensets(st.integers(1, 10), max_size=6), st.data())
-def test_a_search_that_was_interrupted_anywhere_ends_alike(fault, out, data):
-    says = by_number(fault, out=out)
-    conclusion, whole = finish(releases(12), says)
-    kept = data.draw(st.integers(0, len(whole.attempts)))
-    state = BisectionState(whole.asked, whole.candidates, whole.attempts[:kept])
-    again, resumed = finish(state, says)
-    assert (again, resumed.attempts) == (conclusion, whole.attempts)
-
-
 # --- lock files ----------------------------------------------------------------
 
 NAMES = [f"p{i:02}" for i in range(12)]

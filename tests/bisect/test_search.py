@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from conformance.bisect.search import (
     CONFIRM,
-    Answer,
     BisectionEnding,
     Class,
+    SearchAnswer,
     TrialOutcome,
     Try,
     minimise,
@@ -34,7 +34,7 @@ def search(count, ask, evidence=()):
 def answer(good, bad):
     between = tuple(range(good + 1, bad))
     ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
-    return Answer(ending, good, bad, between)
+    return SearchAnswer(ending, good, bad, between)
 
 
 def expected(count, fault, out):
@@ -147,7 +147,7 @@ def test_an_end_that_is_not_what_it_was_said_to_be(end, says):
     oracle = planted(5)
     found, asked = search(10, lambda index: says if index == end else oracle(index))
     ending = BisectionEnding.UNTESTABLE if says is UNTESTABLE else BisectionEnding.SAME
-    assert found == Answer(ending, 0, end or None)
+    assert found == SearchAnswer(ending, 0, end or None)
     # A verdict against what the user said is not taken from one trial.
     assert asked.count(end) == (1 if says is UNTESTABLE else CONFIRM)
 
@@ -156,7 +156,7 @@ def test_a_wrong_first_verdict_of_an_end_is_no_answer():
     told = iter([GOOD])
     oracle = planted(5)
     found, _ = search(10, lambda index: next(told, BAD) if index == 9 else oracle(index))
-    assert found == Answer(BisectionEnding.UNSTEADY, 9, 9)
+    assert found == SearchAnswer(BisectionEnding.UNSTEADY, 9, 9)
 
 
 def test_a_verdict_that_contradicts_is_repeated_and_found_out():
@@ -172,7 +172,7 @@ def test_a_lasting_contradiction_is_told_with_both_witnesses():
         return GOOD if index in (0, 1, 6) else BAD
 
     found, asked = search(10, ask, [TrialOutcome(3, BAD), TrialOutcome(6, GOOD)])
-    assert found == Answer(BisectionEnding.UNSTEADY, 6, 3)
+    assert found == SearchAnswer(BisectionEnding.UNSTEADY, 6, 3)
     assert asked.count(3) == asked.count(6) == CONFIRM - 1
 
 

@@ -77,8 +77,7 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
     columns = tuple(map(Column, plan.choose(known.backends, ["hf"], "backend")))
     cells = plan.cells(models, columns, scenarios, "read_all and alone")
     asked = RunPlan(
-        *("bisect", "", "", models, columns, cells, Thresholds()),
-        scenarios=str(ROOT / "scenarios"),
+        *("bisect", "", "", models, columns, cells, Thresholds()), scenarios=str(ROOT / "scenarios")
     )
     folder = create(tmp_path, releases(), datetime(2026, 11, 21, tzinfo=UTC))
     seen = trial.run_cells(

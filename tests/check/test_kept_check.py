@@ -25,7 +25,7 @@ from conformance.records import (
     Status,
     Verdict,
 )
-from conformance.repro import of_check
+from conformance.repro import script
 from conformance.runner import RunSummary
 from conformance.store import RunFolder, cleaning, gathered_in
 
@@ -312,7 +312,7 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     gathered(run, "my-trace", factor=2.0)
     published(asked, run)
     [cell] = run.results().cells
-    found = of_check.script_of(run, cell).beside()
+    found = script.script_of(run, cell).beside()
     assert {name: path.read_text() for name, path in found.items()} == {
         "data/more.pt": "data/more.pt",
         "helper.py": "LAYER = 1\n",

@@ -22,10 +22,7 @@ from tests.known_runs import CELLS, TODAY, cell, results, stored
 ROOT = Path(__file__).parents[2]
 ACCIDENTS = Path(__file__).parent / "accidents"
 
-STAGES = (
-    Column(Backend("vllm-pp1", "vllm")),
-    Column(Backend("vllm-pp2", "vllm", pipeline=2)),
-)
+STAGES = (Column(Backend("vllm-pp1", "vllm")), Column(Backend("vllm-pp2", "vllm", pipeline=2)))
 STAGED = tuple(
     Cell("llama", backend.id, "steering", case) for backend in STAGES for case in ("first", "last")
 )

@@ -82,10 +82,7 @@ def test_words_of_a_run_are_no_markup(failed: Told) -> None:
     attack = "<script>x</script> **b** [a](b) | ![i](j)\n# title\n```"
     cell = replace(failed.cell, reason=attack, expected=attack, diagnosis=attack, detail=attack)
     outside = re.sub(
-        r"^(`{3,}).*?^\1$",
-        "",
-        written(replace(failed, cell=cell)),
-        flags=re.MULTILINE | re.DOTALL,
+        r"^(`{3,}).*?^\1$", "", written(replace(failed, cell=cell)), flags=re.MULTILINE | re.DOTALL
     )
     for markup in ("<script>", "**b**", "[a](b)", "\n# title", "```"):
         assert markup not in outside

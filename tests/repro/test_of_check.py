@@ -20,7 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.inputs import user_file
 from conformance.planning import trust
 from conformance.records import Backend, Column, from_json
-from conformance.repro import of_check
+from conformance.repro import script
 from conformance.store import RunFolder
 from tests.check.test_kept_check import VLLM, checked, published
 
@@ -36,7 +36,7 @@ def written(tmp_path, *, backend=VLLM):
     if backend != VLLM:
         run.write_plan(replace(run.plan(), columns=(Column(backend),)))
         cell = replace(cell, backend=backend.id)
-    return of_check.script_of(run, cell).text("repro_x.py")
+    return script.script_of(run, cell).text("repro_x.py")
 
 
 def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
@@ -141,11 +141,7 @@ def test_the_scripts_show_the_difference_again(tmp_path):
         subprocess.run([*command, *arguments], cwd=ROOT, check=True)
         file = tmp_path / f"repro_check_llama_{backend.replace('-', '_')}_head_ablation.py"
         again = subprocess.run(
-            [sys.executable, str(file)],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
+            [sys.executable, str(file)], cwd=tmp_path, check=False, capture_output=True, text=True
         )
         assert again.returncode == 1, again.stdout + again.stderr
         assert "not the same" in again.stdout.lower()

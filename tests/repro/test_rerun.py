@@ -124,11 +124,7 @@ def test_without_a_reference_or_with_an_error_of_ours_there_is_no_answer(
     ],
 )
 def test_the_same_failure(
-    known: Recorded,
-    failed: Told,
-    then: tuple[Verdict, str],
-    now: tuple[Verdict, str],
-    same: bool,
+    known: Recorded, failed: Told, then: tuple[Verdict, str], now: tuple[Verdict, str], same: bool
 ) -> None:
     result = replace(failed.cell, verdict=now[0], reason=now[1])
     assert same_failure(result, replace(known, verdict=then[0], reason=then[1])) is same

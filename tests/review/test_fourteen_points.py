@@ -162,10 +162,7 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
     # Another prompt's effect, further on, confirms that one's write alone.
-    neighbour = {
-        replace(back, prompt=1): read_back,
-        replace(on, prompt=1): read_back,
-    }
+    neighbour = {replace(back, prompt=1): read_back, replace(on, prompt=1): read_back}
     evidence.effects = effects | neighbour
     evidence.judged = judged | {
         replace(site, run="clean"): Judged(str(site), Verdict.MATCH) for site in neighbour

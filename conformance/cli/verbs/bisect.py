@@ -33,8 +33,7 @@ def bisect(
         str, typer.Option("--with", help="Pinned in every environment: 'nnsight==0.8.0 …'.")
     ] = "",
     by: Annotated[
-        list[SignaturePart],
-        typer.Option(help="What of a cell's signature counts; again for more."),
+        list[SignaturePart], typer.Option(help="What of a cell's signature counts; again for more.")
     ] = list(USUAL),  # noqa: B006
     neither: Annotated[
         Class, typer.Option(help="What a signature is that neither end has.")

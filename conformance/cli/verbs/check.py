@@ -63,8 +63,7 @@ def check(
     search: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            help="Seconds to run edits of a file for; 0: none. Default: what the check took.",
+            min=0, help="Seconds to run edits of a file for; 0: none. Default: what the check took."
         ),
     ] = None,
     timeout: Annotated[

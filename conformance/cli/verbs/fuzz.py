@@ -10,16 +10,7 @@ import typer
 
 from conformance.checkpoints import cache_folder
 from conformance.cli import engines
-from conformance.cli.options import (
-    Backends,
-    Expectations,
-    Manifest,
-    Models,
-    Reports,
-    err,
-    note,
-    say,
-)
+from conformance.cli.options import Backends, Expectations, Manifest, Models, Reports, note, say
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
@@ -76,19 +67,11 @@ def fuzz(
         state = campaign.read(folder)
         _require_same_corpus(state, folder, corpus)
     else:
+        wanted = plan.choose(whole.backends, backend, "backend")
         request = tally.CampaignRequest(
-            tuple(chosen.id for chosen in plan.choose(whole.models, model or ["llama"], "model")),
-            tuple(
-                chosen.id
-                for chosen in plan.choose(whole.backends, backend, "backend")
-                if backend or chosen.default
-            ),
-            seed,
-            minutes,
-            programs,
-            batch,
-            str(corpus),
-            frozen,
+            tuple(each.id for each in plan.choose(whole.models, model or ["llama"], "model")),
+            tuple(each.id for each in wanted if backend or each.default),
+            *(seed, minutes, programs, batch, str(corpus), frozen),
         )
         folder, state = campaign.new(reports), tally.CampaignState(request)
     models = plan.choose(whole.models, state.asked.models, "model")
@@ -96,13 +79,7 @@ def fuzz(
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
     gaps = expected(known)
     running = campaign.Campaign(
-        state,
-        models,
-        backends,
-        folder=folder,
-        known=gaps,
-        cache=cache_folder(),
-        tell=note,
+        state, models, backends, folder=folder, known=gaps, cache=cache_folder(), tell=note
     )
     summary = running.run()
     if summary.interrupted:
@@ -113,13 +90,10 @@ def fuzz(
     if not state.asked.frozen:
         for difference in running.state.differences:
             corpora.keep(corpus, difference)
-    new = [
-        difference
-        for difference in running.state.differences
-        if not difference.explained and not difference.files
-    ]
+    found = running.state.differences
+    new = [difference for difference in found if not difference.explained and not difference.files]
     if new:
-        err.print(f"{len(new)} new differences are run once more, on every column")
+        note(f"{len(new)} new differences are run once more, on every column")
         running.describe(
             report.reported(
                 new,

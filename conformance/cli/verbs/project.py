@@ -10,25 +10,14 @@ from typing import Annotated
 
 import typer
 
-from conformance.cli.options import (
-    Environments,
-    Expectations,
-    Folder,
-    Manifest,
-    note,
-    say,
-)
+from conformance.cli.options import Environments, Expectations, Folder, Manifest, note, say
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project, text_file
 from conformance.inputs.project import TABLE
 
 
 def validate(
-    *,
-    manifest: Manifest,
-    scenarios: Folder,
-    expectations: Expectations,
-    environments: Environments,
+    *, manifest: Manifest, scenarios: Folder, expectations: Expectations, environments: Environments
 ) -> None:
     """Check models.yaml, the scenarios, known.yaml and environments.yaml without starting anything.
 
@@ -58,9 +47,7 @@ def _annotation(error: ConformanceError) -> str:
     return f"::error file={path}{line}::{words}"
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="The project's folder.")] = Path(),
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="The project's folder.")] = Path()) -> None:
     """Write a first models.yaml, known.yaml and scenario, and name them in pyproject.toml.
 
     No existing content is changed: the table [tool.conformance] is appended to an existing

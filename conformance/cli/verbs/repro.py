@@ -39,8 +39,7 @@ def repro(
     scenarios: Folder,
     manifest: Manifest,
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="The script may start what only the run's files name."),
+        bool, typer.Option("--trust", help="The script may start what only the run's files name.")
     ] = False,
     reports: Reports,
 ) -> None:
@@ -56,7 +55,7 @@ def repro(
     from conformance.planning.trust import Executed
     from conformance.report import terminal_text
     from conformance.repro import issue as issues
-    from conformance.repro import of_check, script
+    from conformance.repro import script
 
     folder = selecting.open_run(reports, name, cell)
     results = folder.results()
@@ -65,7 +64,7 @@ def repro(
     if folder.is_check:
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        answers = [of_check.script_of(folder, one) for one in terminal_text.find_all(results, cell)]
+        answers = [script.script_of(folder, one) for one in terminal_text.find_all(results, cell)]
         for answer in answers:
             known(answer.executed())
         for answer in answers:

@@ -77,9 +77,7 @@ def blocks(several: Sequence[Block], console: Console) -> None:
 def _table(table: Table, console: Console) -> None:
     columns = (
         rich.Column(
-            Line(shown(column.title)),
-            justify="right" if column.figure else "left",
-            overflow="fold",
+            Line(shown(column.title)), justify="right" if column.figure else "left", overflow="fold"
         )
         for column in table.columns
     )

@@ -6,7 +6,6 @@ thirteen models share is one line, not ninety-one.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ from conformance.records import CellResult, Finding, Gap, Results, Side, Verdict
 from conformance.report.grouping import grouped
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import headline
-
-_VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+from conformance.shortening import without_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +72,7 @@ def _subject(cell: CellResult) -> tuple[object, ...]:
     words = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
     finding = finding_of(cell)
     gone = cell.gap if finding is Finding.STALE else None
-    return finding, cell.verdict, cell.backend, _alike(words), blamed(cell), gone
-
-
-def _alike(text: str) -> str:
-    """Remove numbers and addresses, which differ between models."""
-    return _VARIABLE.sub("#", text)
+    return finding, cell.verdict, cell.backend, without_numbers(words), blamed(cell), gone
 
 
 def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
@@ -87,7 +80,7 @@ def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
 
     def subject(trouble: Trouble) -> tuple[object, ...]:
         stale = trouble.finding is Finding.STALE  # there the number is a line of known.yaml
-        text = trouble.text if stale else _alike(trouble.text)
+        text = trouble.text if stale else without_numbers(trouble.text)
         where = (trouble.models, trouble.scenarios)
         return trouble.finding, trouble.verdict, text, trouble.blamed, where
 
@@ -113,7 +106,7 @@ def _trouble(
     for (model, where, scenario), total in totals.items():
         if where == example.backend and model in concerned:
             of[scenario] += total
-    one_reason = len({_alike(cell.diagnosis or cell.reason) for cell in cells}) == 1
+    one_reason = len({without_numbers(cell.diagnosis or cell.reason) for cell in cells}) == 1
     stale = finding_of(example) is Finding.STALE
     text = _gone(example, gaps) if stale else headline(example)
     return Trouble(
