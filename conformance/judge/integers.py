@@ -8,7 +8,7 @@ can flip in float32 flips in some of them: an entry that none of them moves is n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,12 +90,11 @@ def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
 
 def _far(candidate: Tensor, runs: Runs) -> float:
     """Return how far the worst row moved, in multiples of the baseline; 0 for other integers."""
-    if _rounded_numbers(runs):
-        where = _rows
-    elif _orders(candidate, runs):
+    where: Callable[[Tensor], Tensor] = _rows
+    if not _rounded_numbers(runs):
+        if not _orders(candidate, runs):
+            return 0.0
         where = _places_of
-    else:
-        return 0.0
     right = where(runs.reference)
     moved = [(where(run) - right).square().sum(dim=-1) for run in runs.coarse]
     squares = torch.stack(moved).mean(dim=0)

@@ -111,7 +111,7 @@ class Columns:
         self.thresholds = thresholds
         # Float32 first: its answer says whether bf16 decides alone.
         self.precisions = sorted(precisions, reverse=True)
-        self.readers = {
+        self.readers: dict[Precision, ReferenceReader] = {
             precision: ReferenceReader(
                 run,
                 model.id,
