@@ -197,7 +197,7 @@ class Fault:
         return tuple(Variant(self, place, dose) for place in self.places for dose in self.doses)
 
 
-class Family:
+class FaultFamily:
     """Faults with common fields. A single value of a field stands for a tuple of one. `through`
     makes the acts: it gets what the faults of this family differ in.
     """

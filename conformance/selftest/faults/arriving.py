@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.model import attention, final_norm, layer_of
 
 #: A forward with more rows begins a run: prompts are longer, and few requests decode at once.
@@ -21,7 +21,7 @@ _DECODING = 4
 _LOST = (Verdict.DROPPED, Verdict.PARTIAL)
 _HALF = (*_LOST, Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED)
 
-FORWARD = Family(side=Side.NNSIGHT, point=Point.FORWARD, verdicts=_LOST, places="middle")
+FORWARD = FaultFamily(side=Side.NNSIGHT, point=Point.FORWARD, verdicts=_LOST, places="middle")
 FAMILIES = (FORWARD,)
 
 

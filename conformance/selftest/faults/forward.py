@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.model import (
     change_branch,
     in_attention,
@@ -35,21 +35,21 @@ MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
 #: no other width.
 _ROTARY = 64
 
-FORWARD = Family(
+FORWARD = FaultFamily(
     side=Side.ENGINE,
     point=Point.FORWARD,
     cases=CASES,
     verdicts=Verdict.WRONG,
     places="middle",
 )
-MLP = Family(in_mlp, **FORWARD.common)
-ATTENTION = Family(in_attention, **FORWARD.common)
+MLP = FaultFamily(in_mlp, **FORWARD.common)
+ATTENTION = FaultFamily(in_attention, **FORWARD.common)
 #: Attention that keeps a latent of keys and values.
-LATENT = Family(
+LATENT = FaultFamily(
     **FORWARD.common
     | {"architectures": ("deepseek_v2", "deepseek_v3"), "places": ("first", "middle")}
 )
-POSITIONS = Family(**FORWARD.common | {"places": "", "verdicts": OFF})
+POSITIONS = FaultFamily(**FORWARD.common | {"places": "", "verdicts": OFF})
 FAMILIES = (MLP, ATTENTION, FORWARD, LATENT, POSITIONS)
 
 

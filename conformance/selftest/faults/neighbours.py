@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import CLIENTS, VLLM, Family, Moment, Point
+from conformance.selftest.fault import CLIENTS, VLLM, FaultFamily, Moment, Point
 from conformance.selftest.faults.model import change_branch, in_mlp, mlp
 
 LEAKED = (Verdict.WRONG, Verdict.CONTAMINATED)
@@ -18,11 +18,15 @@ AFTER_ABORT = 3
 #: How many requests this project's engines run at once.
 SEATS = 8
 
-FORWARD = Family(side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG, places="middle")
+FORWARD = FaultFamily(
+    side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG, places="middle"
+)
 #: Edits belong to nnsight: no engine computes one, in any request.
-OUTLIVING = Family(in_mlp, side=Side.NNSIGHT, point=Point.FORWARD, verdicts=LEAKED, places="middle")
+OUTLIVING = FaultFamily(
+    in_mlp, side=Side.NNSIGHT, point=Point.FORWARD, verdicts=LEAKED, places="middle"
+)
 #: All models share the code that handles what clients send.
-SENT = Family(side=Side.NNSIGHT, cases="tenants.clients", backends=CLIENTS, models="llama")
+SENT = FaultFamily(side=Side.NNSIGHT, cases="tenants.clients", backends=CLIENTS, models="llama")
 FAMILIES = (OUTLIVING, SENT, FORWARD)
 
 

@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.reads import EVERY, overwritten
 from conformance.selftest.faults.rows import halves_swapped, shifted
 
-INPUT = Family(
+INPUT = FaultFamily(
     side=Side.NNSIGHT,
     point=Point.INPUT,
     cases="accessors.input",
     verdicts=Verdict.WRONG,
     places=("middle", "last"),
 )
-PART = Family(side=Side.NNSIGHT, point=Point.PART, verdicts=Verdict.WRONG, places=("first", "last"))
-HEADS = Family(**PART.common | {"point": Point.HELD, "cases": "heads.read", "parts": "heads"})
-QKV = Family(**HEADS.common | {"cases": "qkv.read", "parts": "qkv"})
+PART = FaultFamily(
+    side=Side.NNSIGHT, point=Point.PART, verdicts=Verdict.WRONG, places=("first", "last")
+)
+HEADS = FaultFamily(**PART.common | {"point": Point.HELD, "cases": "heads.read", "parts": "heads"})
+QKV = FaultFamily(**HEADS.common | {"cases": "qkv.read", "parts": "qkv"})
 FAMILIES = (INPUT, PART, HEADS, QKV)
 
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import Family, Moment, Point
+from conformance.selftest.fault import FaultFamily, Moment, Point
 
 _LAYER = re.compile(r"(.*\.)(\d+)(\..*)")
 Weights = Mapping[str, Tensor]
 
-CASE = Family(side=Side.ENGINE, point=Point.CASE, cases="clean.pair", alone=True, short=True)
-CHECKPOINT = Family(
+CASE = FaultFamily(side=Side.ENGINE, point=Point.CASE, cases="clean.pair", alone=True, short=True)
+CHECKPOINT = FaultFamily(
     side=Side.ENGINE,
     point=Point.CHECKPOINT,
     cases=("clean.pair", "read_all.pair"),

@@ -7,13 +7,15 @@ from typing import Any
 from torch import nn
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.forward import CASES, OFF
 from conformance.selftest.faults.model import layer
 
-OPTIONS = Family(side=Side.ENGINE, point=Point.NOWHERE, verdicts=OFF, backends=VLLM, alone=True)
+OPTIONS = FaultFamily(
+    side=Side.ENGINE, point=Point.NOWHERE, verdicts=OFF, backends=VLLM, alone=True
+)
 #: None, a repetition, or another correct computation.
-QUIET = Family(
+QUIET = FaultFamily(
     side=Side.ENGINE,
     point=Point.NOWHERE,
     cases=(*CASES, "steering.middle-small-one", "ablation.middle"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.rows import (
     blurred,
     halves_swapped,
@@ -26,7 +26,7 @@ OFF = (Verdict.WRONG, Verdict.DRIFT)
 #: Architectures whose layers on vLLM return two summands.
 DUAL = ("llama", "gemma2")
 
-SERVED = Family(
+SERVED = FaultFamily(
     side=Side.NNSIGHT,
     point=Point.SERVED,
     cases="read_all.pair",
@@ -34,7 +34,7 @@ SERVED = Family(
     places="middle",
 )
 #: Other numbers of rows, which the adapter would take for padding.
-READ = Family(**SERVED.common | {"point": Point.READ, "verdicts": Verdict.STRUCTURE})
+READ = FaultFamily(**SERVED.common | {"point": Point.READ, "verdicts": Verdict.STRUCTURE})
 FAMILIES = (READ, SERVED)
 
 

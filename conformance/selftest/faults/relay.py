@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import SKIPPED, STAGES, Family, Moment, Point
+from conformance.selftest.fault import SKIPPED, STAGES, FaultFamily, Moment, Point
 from conformance.selftest.faults.rows import blurred, in_float32, zeros
 
 ENDED = (Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.MISSING)
@@ -39,7 +39,7 @@ def _tensors(value: Any, change: Change, now: Moment) -> Any:
     return value
 
 
-RECORD = Family(
+RECORD = FaultFamily(
     side=Side.PIPELINE,
     point=Point.RECORD,
     cases="cross_consume.early-last",
@@ -47,12 +47,12 @@ RECORD = Family(
     places="early",
     backends=STAGES,
 )
-SENT = Family(sent, **RECORD.common)
-REPLAY = Family(
+SENT = FaultFamily(sent, **RECORD.common)
+REPLAY = FaultFamily(
     **RECORD.common | {"point": Point.REPLAY, "alone": True, "short": True, "everywhere": True}
 )
 #: What a block reads and writes in one stage alone.
-BLOCK = Family(**RECORD.common | {"places": "", "verdicts": ENDED})
+BLOCK = FaultFamily(**RECORD.common | {"places": "", "verdicts": ENDED})
 FAMILIES = (SENT, RECORD, REPLAY, BLOCK)
 
 SENT.add(

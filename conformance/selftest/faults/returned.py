@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance.records import Precision, Side, Site, Verdict
-from conformance.selftest.fault import STAGES, VLLM, Family, Moment, Point
+from conformance.selftest.fault import STAGES, VLLM, FaultFamily, Moment, Point
 from conformance.selftest.faults.rows import flip_bit
 from conformance.selftest.faults.writes import MIXTURES
 
@@ -37,7 +37,7 @@ SEVERAL = (*PAIR, "batch.six")
 OFF_OR_SHAPE = (Verdict.WRONG, Verdict.STRUCTURE)
 
 #: Faults of single values, and faults of all values of a case together.
-SITES = Family(
+SITES = FaultFamily(
     each_site,
     side=Side.NNSIGHT,
     point=Point.RETURNED,
@@ -45,8 +45,8 @@ SITES = Family(
     verdicts=Verdict.WRONG,
     everywhere=True,
 )
-STEPS = Family(each_site, **SITES.common | {"cases": "multigen.read"})
-CASES = Family(**SITES.common)
+STEPS = FaultFamily(each_site, **SITES.common | {"cases": "multigen.read"})
+CASES = FaultFamily(**SITES.common)
 FAMILIES = (SITES, STEPS, CASES)
 
 

@@ -17,12 +17,12 @@ from unittest import mock
 from torch import Tensor, nn
 
 from conformance.records import Precision, Side, Verdict
-from conformance.selftest.fault import Family, Moment, Point
+from conformance.selftest.fault import FaultFamily, Moment, Point
 
 #: The logits of a step, one row per request → the logits that its ids are chosen by.
 Weigh = Callable[[Tensor], Tensor]
 
-SAMPLED = Family(side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG)
+SAMPLED = FaultFamily(side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG)
 FAMILIES = (SAMPLED,)
 
 

@@ -9,14 +9,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Family, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.selftest.faults.rows import scaled
 from conformance.selftest.faults.writes import skipped
 
-TRACE = Family(side=Side.NNSIGHT, verdicts=Verdict.WRONG)
-LOGITS = Family(side=Side.NNSIGHT, point=Point.LOGITS, cases="clean.pair", verdicts=Verdict.WRONG)
+TRACE = FaultFamily(side=Side.NNSIGHT, verdicts=Verdict.WRONG)
+LOGITS = FaultFamily(
+    side=Side.NNSIGHT, point=Point.LOGITS, cases="clean.pair", verdicts=Verdict.WRONG
+)
 #: The engine receives other parameters than the trace requests.
-ASKED = Family(side=Side.NNSIGHT, point=Point.ASKED, verdicts=Verdict.WRONG)
+ASKED = FaultFamily(side=Side.NNSIGHT, point=Point.ASKED, verdicts=Verdict.WRONG)
 FAMILIES = (TRACE, LOGITS, ASKED)
 
 

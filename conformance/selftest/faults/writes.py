@@ -12,7 +12,7 @@ from conformance.records import Precision, Side, Verdict
 from conformance.selftest.fault import (
     SKIPPED,
     VLLM,
-    Family,
+    FaultFamily,
     Inexpressible,
     Moment,
     Point,
@@ -27,9 +27,9 @@ LARGE = "steering.middle-large-all"
 #: Models with experts; each token uses some of them.
 MIXTURES = ("mixtral", "qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3")
 
-TAKEN = Family(side=Side.NNSIGHT, point=Point.TAKEN, cases=STEER, verdicts=Verdict.MISSCALED)
+TAKEN = FaultFamily(side=Side.NNSIGHT, point=Point.TAKEN, cases=STEER, verdicts=Verdict.MISSCALED)
 #: What is assigned to a router's input.
-GIVEN = Family(
+GIVEN = FaultFamily(
     side=Side.NNSIGHT,
     point=Point.GIVEN,
     cases=("forced_experts.first", "forced_experts.last"),
