@@ -263,6 +263,20 @@ def test_a_small_error_that_a_known_fault_explains_is_no_drift() -> None:
     assert found.verdict is Verdict.WRONG and "scaled" in found.explanations, found.reason
 
 
+def test_a_single_number_is_no_multiple_of_the_right_one() -> None:
+    """A factor fitted to one number explains whatever it is."""
+
+    def with_number(run: toy.Observations, times: float = 1.0) -> toy.Observations:
+        return run | {"p0/s0/chosen": times * run["p0/s0/logits"].flatten()[:1]}
+
+    members = {
+        name: run if name == "aux" else with_number(run) for name, run in reference().items()
+    }
+    found = toy.judge(with_number(engine(), 1.2), members)
+    assert found.verdict is Verdict.DRIFT, found.reason
+    assert not found.explanations
+
+
 def test_rows_that_two_tokens_share_are_in_no_other_order() -> None:
     twice = each(lambda _, v: v[[1, 1, *range(2, len(v))]])(engine())
     assert "permuted" not in toy.judge(twice, reference()).explanations
