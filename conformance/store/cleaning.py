@@ -38,7 +38,10 @@ class RetentionLimits:
 
 
 #: For checks without a named folder: each holds everything that every layer computed.
-CHECKS = RetentionLimits(days=math.inf, room=4 << 30, newest=20)
+CHECKS = RetentionLimits(days=math.inf, room=4 << 30, newest=3)
+
+#: For cached observations, which a run computes again without them.
+OBSERVATIONS = RetentionLimits(days=30, room=10 << 30)
 
 #: The same rule, for the message about a missing check.
 CHECKS_RULE = (
@@ -51,6 +54,12 @@ CHECKS_RULE = (
 def sweep_checks(place: Path, limits: RetentionLimits = CHECKS) -> None:
     """Remove the oldest finished checks beyond these limits."""
     for item in superfluous(runs(place), limits, time.time()):
+        remove(item)
+
+
+def sweep_observations(cache: Path, limits: RetentionLimits = OBSERVATIONS) -> None:
+    """Remove the cached observations beyond these limits, those used the longest ago first."""
+    for item in superfluous(observations(cache), limits, time.time()):
         remove(item)
 
 

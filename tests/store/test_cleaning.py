@@ -65,6 +65,20 @@ def test_it_lists_first_and_removes_when_it_is_told(tmp_path, monkeypatch):
     assert new.exists() and going.exists()
 
 
+def test_a_run_ends_with_a_cache_of_limited_size(tmp_path):
+    """Those go that were used the longest ago, each whole."""
+    places = [tmp_path / "ab" / name for name in ("oldest", "older", "new")]
+    for days, place in zip((40, 2, 1), places, strict=True):
+        place.mkdir(parents=True)
+        (place / "values").write_bytes(b"x" * 8192)
+        then = time.time() - days * DAY
+        os.utime(place, (then, then))
+    cleaning.sweep_observations(tmp_path)
+    assert [place.exists() for place in places] == [False, True, True]
+    cleaning.sweep_observations(tmp_path, RetentionLimits(days=30, room=8192))
+    assert [place.exists() for place in places] == [False, False, True]
+
+
 def test_a_cached_observation_that_goes_meanwhile_counts_as_absent(tmp_path, monkeypatch):
     cache, group = ObservationCache(tmp_path / "cache"), GroupFolder(tmp_path / "run")
     group.write_group(Group("m", "b"))

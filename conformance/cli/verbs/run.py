@@ -52,7 +52,9 @@ def run(
     submitted at a time, by default all that can start.
     """
     engines.needed()
+    from conformance.checkpoints import cache_folder
     from conformance.report.terminal_text import summary
+    from conformance.store.cleaning import sweep_observations
 
     with selecting.join_cluster(on, running) as allocate:
         if resume:
@@ -60,6 +62,7 @@ def run(
         else:
             folder = selecting.new_run(reports, choice, running)
         results, page = selecting.executed(folder, choice.scenarios, running, allocate=allocate)
+    sweep_observations(cache_folder() / "observations")
     if json:
         place = {"run": folder.id, "folder": str(folder.path), "page": str(page)}
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
