@@ -492,6 +492,14 @@ def _same_integers(left: Tensor, right: Tensor) -> bool:
     return left.shape == right.shape and bool((left == right).all())
 
 
+def _find_astray(evidence: Evidence, clean: Site, limits: Limits) -> Tensor | None:
+    """Return which rows [T] of a clean run may come from another expert, None where none can."""
+    ratios = evidence.judged[clean].ratios
+    if not evidence.reference.routers_tie or len(ratios) != len(evidence.rows[clean]):
+        return None
+    return torch.tensor([ratio > limits.k_max for ratio in ratios], dtype=torch.bool)
+
+
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
     """Measure the effect of the write at every observation that both runs have.
 
@@ -516,6 +524,8 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             *pair,
             still=still.get(site),
             repeats=bitwise,
+            tie=reference.routers_tie,
+            astray=_find_astray(evidence, replace(site, run="clean"), limits),
         )
         for site, pair in floors.items()
     }

@@ -218,3 +218,35 @@ def test_a_token_whose_baseline_runs_agree_by_luck_does_not_make_a_write_partial
 
     assert seen(0.01).landing is Landing.PARTIAL and seen(0.01).without == (0,)
     assert seen(0.2).landing is Landing.LANDED and seen(0.2).without == ()
+
+
+@pytest.mark.parametrize(
+    ("tipped", "astray", "tie", "landing"),
+    [
+        ((), (), True, Landing.LANDED),
+        ((3,), (), True, Landing.LANDED),
+        ((3,), (), False, Landing.MISDIRECTED),
+        ((1, 2, 3), (), True, Landing.MISDIRECTED),
+        ((1, 2, 3), (1, 2, 3), True, Landing.LANDED),
+        ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), True, Landing.UNTOUCHED),
+    ],
+)
+def test_where_routers_tie_a_few_rows_may_take_another_expert(
+    tipped: tuple[int, ...], astray: tuple[int, ...], tie: bool, landing: Landing
+) -> None:
+    """A small write tips a router, or the clean run took another expert."""
+    case = Case(steering())
+    change = steering()
+    change[list(tipped)] += 8 * torch.randn(len(tipped), D, dtype=torch.float64)
+    far = torch.zeros(T, dtype=torch.bool)
+    far[list(astray)] = True
+    pair = gain.RunPair(case.clean, case.clean + change, *case.floors, tie=tie, astray=far)
+    assert gain.effect(gain.changes([pair], LIMITS)[0], LIMITS).landing is landing
+
+
+@pytest.mark.parametrize("times", [0.0, 2.0, -1.0])
+def test_where_routers_tie_a_write_of_another_size_is_found(times: float) -> None:
+    case = Case(steering())
+    pair = gain.RunPair(case.clean, case.clean + times * steering(), *case.floors, tie=True)
+    found = gain.effect(gain.changes([pair], LIMITS)[0], LIMITS)
+    assert found.failed and found.landing is not Landing.MISDIRECTED

@@ -99,6 +99,8 @@ class RunPair:
     after: Floor
     still: Tensor | None = None
     repeats: bool = True
+    tie: bool = False
+    astray: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +145,7 @@ def changes(pairs: Sequence[RunPair], limits: Limits) -> list[ObservedChange]:
     computed, end = [], 0
     for pair in pairs:
         rows = slice(end, end := end + len(pair.clean))
-        exact = np.zeros(len(pair.clean), bool) if pair.still is None else pair.still.numpy()
-        computed.append(_change(sums.at(rows), exact, limits))
+        computed.append(_change(sums.at(rows), pair, limits))
     return computed
 
 
@@ -153,12 +154,17 @@ def _apart(pair: RunPair) -> Tensor:
     return math.sqrt(2) * pair.before.noise * (not pair.repeats)
 
 
-def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> ObservedChange:
-    """Compute a change; `exact` rows may not change by a bit."""
+def _change(sums: _Sums, pair: RunPair, limits: Limits) -> ObservedChange:
+    """Compute a change; `still` rows may not change by a bit."""
+    none = np.zeros(len(pair.clean), bool)
+    exact = none if pair.still is None else pair.still.numpy()
     touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
     leak = np.where(touched, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
+    touched &= ~(none if pair.astray is None else pair.astray.numpy())
+    if pair.tie:
+        touched[touched] = ~_find_tipped(sums.at(touched), limits)
     if not touched.any():
         return ObservedChange(rows, worst, leaking)
     sums = sums.at(touched)
@@ -220,6 +226,17 @@ def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array
     """
     off_axis = np.sqrt((h * h).mean(axis=0) + apart)
     return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
+
+
+def _find_tipped(sums: _Sums, limits: Limits) -> npt.NDArray[np.bool_]:
+    """Return the rows whose change has another direction than the reference's, as after another
+    expert; none if they are half of the rows or more.
+    """
+    _, h = _project(sums.ct, sums.cc, sums.tt)
+    runs = _project(sums.rt, sums.rr, sums.tt)
+    _, off_axis, _ = _noise(*runs, sums.width, sums.apart * sums.apart / sums.tt)
+    tipped: npt.NDArray[np.bool_] = h > np.hypot(limits.off_axis, limits.far_max * off_axis)
+    return tipped if 2 * tipped.sum() < len(tipped) else np.zeros_like(tipped)
 
 
 def _leak(sums: _Sums) -> Array:
