@@ -73,13 +73,13 @@ def main(path: Path) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     process_state.redirect(folder.log)
     try:
-        return GroupRun(job, folder).run()
+        return JobRun(job, folder).run()
     except Exception:  # noqa: BLE001 - the engine's errors are caught further in
         traceback.print_exc()
         return sessions.HARNESS_FAILED
 
 
-class GroupRun:
+class JobRun:
     """The run of one group's job. `report` appends its actions to the events file."""
 
     def __init__(self, job: Job, folder: GroupFolder) -> None:

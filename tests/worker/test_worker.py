@@ -36,7 +36,7 @@ def run(
     todo = replace(job(engine, folder, **more), precision=precision)
     found = GroupFolder(todo.folder)
     found.path.mkdir(parents=True, exist_ok=True)
-    status = main.GroupRun(todo, found).run()
+    status = main.JobRun(todo, found).run()
     lines = found.events.read_text().splitlines()
     return found, [json.loads(line) for line in lines], status
 

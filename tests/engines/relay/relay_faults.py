@@ -123,7 +123,7 @@ FAULTS = {
     "counts_of_served_visits_only": Fault(
         "stage:replay",
         replay_served_only,
-        (("steps", slice(2, 5)), ("samples_forced",), ("wave",)),
+        (("steps", slice(2, 5), True), ("samples_forced",), ("wave",)),
     ),
     "visits_counted_for_absent_workers": Fault(
         "stage:Relay._credit", take_out, (("preempted",),), settings=FEW_BLOCKS

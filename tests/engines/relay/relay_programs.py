@@ -219,7 +219,7 @@ def wave(model: Any, count: int = 6, steps: int = 4) -> Any:
     return got
 
 
-def steps(model: Any, which: Any) -> Any:
+def steps(model: Any, which: Any, relaxed: bool = False) -> Any:
     """Some steps, or all: accesses after the first of a step follow the model."""
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=6) as tracer:
@@ -227,7 +227,8 @@ def steps(model: Any, which: Any) -> Any:
         for step in tracer.iter[which]:
             got.append((step, layers[0].output[0].clone()))
             got.append((layers[3].output[0].clone(), layers[3].output[1].clone()))
-            got.append(layers[3].mlp.output.clone())
+            if relaxed:  # it has passed, and is that of the next step
+                got.append(layers[3].mlp.output.clone())
     return got
 
 

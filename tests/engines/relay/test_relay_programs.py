@@ -25,7 +25,7 @@ PROGRAMS = [
     ("backward_between_steps",),
     ("samples_forced",),
     ("rows_carried",),
-    ("steps", slice(2, 5)),
+    ("steps", slice(2, 5), True),
     ("steps", [0, 2, 5]),
     ("steps", slice(None)),
     ("wave",),
