@@ -50,13 +50,5 @@ def in_precision(member: str, precision: Precision) -> bool:
 
 
 def differing(observed: Continuation, reference: Continuation) -> Continuation:
-    """Return the observed runs whose tokens differ from those of the same run in the reference.
-
-    The last token is not the context of another token, so a difference there does not matter.
-    """
-    return {
-        run: ids
-        for run, ids in observed.items()
-        if run in reference
-        and [sequence[:-1] for sequence in ids] != [sequence[:-1] for sequence in reference[run]]
-    }
+    """Return the observed runs whose tokens differ from those of the same run in the reference."""
+    return {run: ids for run, ids in observed.items() if run in reference and ids != reference[run]}

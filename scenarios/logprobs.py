@@ -2,8 +2,7 @@
 that it generates, and of the likeliest in each step.
 
 Of a token that is drawn at a temperature they are by default those of the logits as they were;
-`processed` ones are after the temperature. The token that is chosen greedily is the likeliest one,
-also the last, whose id no later step needs and which two nearly equal logits may change in bf16.
+`processed` ones are after the temperature. The token that is chosen greedily is the likeliest one.
 """
 
 import torch
@@ -36,7 +35,7 @@ def logprobs(lm: LM, case: Case):
             "chosen": said.chosen,
             "largest": largest if case.options["of"] == "greedy" else said.chosen,
             "top": said.top,
-            "sampled": said.ids[:-1] if case.options["of"] == "greedy" else said.ids,
+            "sampled": said.ids,
         }
     ]
 
@@ -55,6 +54,6 @@ def _(model: Reference, case: Case):
             "chosen": chosen,
             "largest": chosen,
             "top": [row.topk(TOP).values for row in steps],
-            "sampled": run.tokens[:-1] if case.options["of"] == "greedy" else run.tokens,
+            "sampled": run.tokens,
         }
     ]
