@@ -10,7 +10,7 @@ from conformance import scenario
 
 THINGS = ("lamps", "ropes", "barrels", "letters", "saddles", "kettles", "ladders", "baskets")
 DOSE = 0.25
-#: A family's caches and windows show in what is read; a write is the engine's and nnsight's doing.
+#: A family's caches and windows show in what is read; writes are alike in all families.
 READS = {"read", "generate"}
 
 

@@ -181,8 +181,8 @@ def _about(
 
 
 def check_sources(models: Sequence[Model], known: manifests.Manifest, path: Path) -> None:
-    """Raise ConformanceError for a model that the installed transformers cannot make, or that has
-    only local folders as sources, none of which works.
+    """Raise ConformanceError for a model that the installed transformers cannot make, or whose only
+    sources are local folders that do not work.
     """
     for model in models:
         if model.id in known.unusable:

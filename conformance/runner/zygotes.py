@@ -213,14 +213,14 @@ class ZygotePool:
             if not zygote.words:
                 continue
             lost[launch] = zygote.words
-            zygote.end()
+            killed, crashed = zygote.killed, zygote.crashed and not zygote.ready
+            zygote.end()  # which kills one that is still on its way out
             del self._zygotes[launch]
             if slow:
                 self.unusable[launch] = LaunchFailure(zygote.words, slow=True)
-            elif not zygote.ready and not zygote.killed:
+            elif not zygote.ready and not killed:
                 self.unusable[launch] = LaunchFailure(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
-                crashed = not zygote.ready and zygote.crashed
                 why = CANNOT_IMPORT if crashed else f"{ZYGOTE_STARTS} zygotes have ended"
                 self.unusable[launch] = LaunchFailure(f"{why}: {zygote.words}")
         return lost

@@ -9,6 +9,7 @@ import pytest
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import manifest
 from conformance.inputs.config_keys import config_keys
+from conformance.planning import selection
 
 ROOT = Path(__file__).parents[2]
 FILE = """\
@@ -25,7 +26,9 @@ models:
 def load(folder: Path, architecture: str, key: str) -> object:
     path = folder / "models.yaml"
     path.write_text(FILE.format(architecture=architecture, key=key))
-    return manifest.load(path)
+    known = manifest.load(path)
+    selection.check_sources([model for model in known.models if model.id == "mine"], known, path)
+    return known
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from starlette.datastructures import Headers
-
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Any, Any], Awaitable[None]]
 
@@ -36,7 +34,7 @@ class Guarded:
     def __init__(self, app: App, secret: str, port: int) -> None:
         self._app = app
         self._secret = secret.encode()
-        self._host = f"{LOOPBACK}:{port}"
+        self._host = f"{LOOPBACK}:{port}".encode()
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and self._known(scope)):
@@ -48,13 +46,17 @@ class Guarded:
             await send({"type": "websocket.close", "code": 1008})
 
     def _known(self, scope: Message) -> bool:
-        headers = Headers(scope=scope)
-        secret = "".join(headers.getlist(HEADER)).encode()
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        secrets_sent = headers.get(HEADER.encode(), [])
+        peer = scope.get("client") or ("", 0)
         return (
-            hmac.compare_digest(secret, self._secret)
-            and headers.getlist("host") == [self._host]
-            and "origin" not in headers
-            and (scope.get("client") or ("", 0))[0] == LOOPBACK
+            len(secrets_sent) == 1
+            and hmac.compare_digest(secrets_sent[0], self._secret)
+            and headers.get(b"host") == [self._host]
+            and b"origin" not in headers
+            and peer[0] == LOOPBACK
         )
 
 

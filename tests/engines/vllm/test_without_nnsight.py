@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from conformance.engines.vllm import engine, without_nnsight
-from conformance.judge import attribution
+from conformance.judge import attribution, raised
 from conformance.records import Backend, Column, Frame, Job, Model, Owner, Side, Verdict
 from tests.known_runs import cell
 
 WORDS = "1 validation error\n  Value error, sliding window with max_window_layers is no good"
 
 
-def raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Exception | None:
+def own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Exception | None:
     """What is made of an error where vLLM by itself does this."""
     package = tmp_path / "vllm"
     package.mkdir()
@@ -36,18 +36,18 @@ def blamed(reason: str) -> Side:
 
 
 def test_the_same_error_is_the_engines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = raised(tmp_path, monkeypatch, f"raise ValueError({WORDS!r})")
+    found = own_error(tmp_path, monkeypatch, f"raise ValueError({WORDS!r})")
     assert found is not None and "ValueError" in str(found)
     assert blamed(WORDS) is not Side.ENGINE
     assert blamed(str(found)) is Side.ENGINE
-    assert attribution._WITHOUT_NNSIGHT == without_nnsight.TOO
+    assert raised._WITHOUT_NNSIGHT == without_nnsight.TOO
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('another')", "return None"])
 def test_another_error_or_none_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    assert raised(tmp_path, monkeypatch, body) is None
+    assert own_error(tmp_path, monkeypatch, body) is None
 
 
 def test_one_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
