@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
+from conformance.judge.reference import ReferenceRuns
 from conformance.judging_runs import judge_model
 from conformance.judging_runs.run import judge_models
 from conformance.processes.parallel import cores, worth
@@ -99,10 +100,11 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
     has_edit = len(kind.runs) == 2
     ids = tuple((1,) * tokens for tokens in PROMPTS)
     start = time.process_time()
+    reference: ReferenceRuns | str = ""
     for column in range(columns):
         if not (shared and column):
             reference = read_reference(members, has_edit=has_edit)
-            assert not isinstance(reference, str), reference
+        assert isinstance(reference, ReferenceRuns), reference
         found = judge_cell(
             candidate,
             reference,
