@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import check_examples as bench
-from tests.check import scripts
+from tests.check import checked_scripts
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -20,9 +20,9 @@ def test_every_mistake_marks_one_line_and_no_correct_script_does():
         assert bench.planted(path) and path.read_text().count("# mistake") == 1, path
 
 
-@pytest.mark.parametrize("model", scripts.CORRECT)
+@pytest.mark.parametrize("model", checked_scripts.CORRECT)
 def test_more_mistakes_mark_one_line_and_no_more_correct_script_does(model, tmp_path):
-    for path in bench.scripts(scripts.write(model, tmp_path)):
+    for path in bench.scripts(checked_scripts.write(model, tmp_path)):
         marked = path.parent.name == "mistakes"
         assert bool(bench.planted(path)) is marked, path
         assert path.read_text().count("# mistake") == marked
@@ -32,12 +32,13 @@ def test_more_mistakes_mark_one_line_and_no_more_correct_script_does(model, tmp_
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("examples", "model"),
-    [(True, model) for model in bench.MODELS] + [(False, model) for model in scripts.CORRECT],
+    [(True, model) for model in bench.MODELS]
+    + [(False, model) for model in checked_scripts.CORRECT],
 )
 def test_correct_scripts_are_the_same_and_every_mistake_is_named_with_its_line(
     examples, model, tmp_path
 ):
-    files = bench.scripts(EXAMPLES if examples else scripts.write(model, tmp_path))
+    files = bench.scripts(EXAMPLES if examples else checked_scripts.write(model, tmp_path))
     code, answers = bench.check(files, model)
     assert code == 1
     said = {key: bench.judged(Path(key[0]), answer) for key, answer in answers.items()}
