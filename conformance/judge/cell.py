@@ -493,11 +493,12 @@ def _same_integers(left: Tensor, right: Tensor) -> bool:
 
 
 def _find_astray(evidence: Evidence, clean: Site, limits: Limits) -> Tensor | None:
-    """Return which rows [T] of a clean run may come from another expert, None where none can."""
-    ratios = evidence.judged[clean].ratios
-    if not evidence.reference.routers_tie or len(ratios) != len(evidence.rows[clean]):
+    """Return which rows [T] of a clean run may come from another expert, None if no routers tie."""
+    if not evidence.reference.routers_tie:
         return None
-    return torch.tensor([ratio > limits.k_max for ratio in ratios], dtype=torch.bool)
+    far = [ratio > limits.k_max for ratio in evidence.judged[clean].ratios]
+    rows = len(evidence.rows[clean])
+    return torch.tensor(far if len(far) == rows else [False] * rows)
 
 
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
@@ -524,7 +525,6 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             *pair,
             still=still.get(site),
             repeats=bitwise,
-            tie=reference.routers_tie,
             astray=_find_astray(evidence, replace(site, run="clean"), limits),
         )
         for site, pair in floors.items()

@@ -68,8 +68,8 @@ class ReferenceRuns:
     def routers_tie(self) -> bool:
         """Return whether router ties matter: in a mixture in bf16.
 
-        There the clean and the edited run may differ by an expert where nothing was written, which
-        makes gains useless. Float32 has judged them.
+        There the clean and the edited run may differ by an expert where nothing was written: such
+        rows have no gain.
         """
         return self.mixture and self.precision is Precision.BF16
 

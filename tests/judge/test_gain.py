@@ -240,13 +240,13 @@ def test_where_routers_tie_a_few_rows_may_take_another_expert(
     change[list(tipped)] += 8 * torch.randn(len(tipped), D, dtype=torch.float64)
     far = torch.zeros(T, dtype=torch.bool)
     far[list(astray)] = True
-    pair = gain.RunPair(case.clean, case.clean + change, *case.floors, tie=tie, astray=far)
+    pair = gain.RunPair(case.clean, case.clean + change, *case.floors, astray=far if tie else None)
     assert gain.effect(gain.changes([pair], LIMITS)[0], LIMITS).landing is landing
 
 
 @pytest.mark.parametrize("times", [0.0, 2.0, -1.0])
 def test_where_routers_tie_a_write_of_another_size_is_found(times: float) -> None:
-    case = Case(steering())
-    pair = gain.RunPair(case.clean, case.clean + times * steering(), *case.floors, tie=True)
+    case, far = Case(steering()), torch.zeros(T, dtype=torch.bool)
+    pair = gain.RunPair(case.clean, case.clean + times * steering(), *case.floors, astray=far)
     found = gain.effect(gain.changes([pair], LIMITS)[0], LIMITS)
     assert found.failed and found.landing is not Landing.MISDIRECTED

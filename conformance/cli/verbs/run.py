@@ -62,12 +62,14 @@ def run(
         else:
             folder = selecting.new_run(reports, choice, running)
         results, page = selecting.executed(folder, choice.scenarios, running, allocate=allocate)
-    sweep_observations(cache_folder() / "observations")
     if json:
         place = {"run": folder.id, "folder": str(folder.path), "page": str(page)}
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
     else:
         summary(results, page, out)
+    sweep_observations(
+        cache_folder() / "observations"
+    )  # last: it takes as long as the cache is big
     raise typer.Exit(results.footer.exit_code)
 
 

@@ -91,6 +91,10 @@ class RunPair:
     `still` bool [T] are the rows that must not change by one bit; None means none. `repeats` says
     whether the engine is bitwise reproducible: if not, its two runs differ by rounding before any
     write, and that does not cancel.
+
+    Where routers tie, `astray` bool [T] are the rows of the clean run that may come from another
+    expert; None where none tie. They have no gain, nor have a few rows that change in another
+    direction while most do not.
     """
 
     clean: Tensor
@@ -99,7 +103,6 @@ class RunPair:
     after: Floor
     still: Tensor | None = None
     repeats: bool = True
-    tie: bool = False
     astray: Tensor | None = None
 
 
@@ -155,15 +158,14 @@ def _apart(pair: RunPair) -> Tensor:
 
 
 def _change(sums: _Sums, pair: RunPair, limits: Limits) -> ObservedChange:
-    """Compute a change; `still` rows may not change by a bit."""
-    none = np.zeros(len(pair.clean), bool)
-    exact = none if pair.still is None else pair.still.numpy()
+    """Compute the change of one pair from the sums of its rows."""
+    exact = np.zeros(len(pair.clean), bool) if pair.still is None else pair.still.numpy()
     touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
     leak = np.where(touched, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
-    touched &= ~(none if pair.astray is None else pair.astray.numpy())
-    if pair.tie:
+    if pair.astray is not None:
+        touched &= ~pair.astray.numpy()
         touched[touched] = ~_find_tipped(sums.at(touched), limits)
     if not touched.any():
         return ObservedChange(rows, worst, leaking)
