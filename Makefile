@@ -73,7 +73,7 @@ doctor: environment
 
 # docs/faults.md, from the records of the faults.
 docs: environment
-	$(BIN)/python -m conformance.selftest.faults_page docs/faults.md
+	$(BIN)/python -m conformance.commands.selftest.faults_page docs/faults.md
 
 # The pages of docs/ as a site in .site/, with the reference of the API; a warning is an error.
 docs-site: environment

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conformance.judge.judgement import Judgement
+    from conformance.judge.cell.judgement import Judgement
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

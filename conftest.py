@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.planning.selection import Choice, Selected, select
 from conformance.pytest_cells import OPTIONS, CellItem, register_markers
+from conformance.runner.planning.selection import Choice, Selected, select
 
 ROOT = Path(__file__).parent
 SCENARIOS = ROOT / "scenarios"

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from conformance.check.show import changes_in
+from conformance.commands.check.show import changes_in
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT / "examples",)

@@ -43,13 +43,13 @@ from bench.config_reasons import (  # noqa: E402
     Tried,
     excuse,
 )
-from conformance.checkpoints import cache_folder, obtain  # noqa: E402
 from conformance.engines.building import checkpoint_builder  # noqa: E402
 from conformance.engines.loading import attention  # noqa: E402
-from conformance.inputs import manifest  # noqa: E402
-from conformance.inputs.usable import UNREAD  # noqa: E402
-from conformance.records import Model  # noqa: E402
-from conformance.scenario import PAIR  # noqa: E402
+from conformance.spec.checkpoints import cache_folder, obtain  # noqa: E402
+from conformance.spec.inputs import manifest  # noqa: E402
+from conformance.spec.inputs.usable import UNREAD  # noqa: E402
+from conformance.spec.records import Model  # noqa: E402
+from conformance.spec.scenario import PAIR  # noqa: E402
 from scenarios.long_context import PROMPT  # noqa: E402
 
 #: Relative change of the logits or of a layer's stream, in float32, from which a change is seen.

@@ -34,7 +34,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.harness import seconds_by_part
-from conformance.store import open_run
+from conformance.runner.store import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("hf", "vllm-pp1", "vllm-pp2")

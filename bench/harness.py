@@ -27,13 +27,13 @@ from typing import Annotated
 
 import typer
 
-from conformance.checkpoints import cache_folder, locate
-from conformance.inputs import manifest
-from conformance.planning import plan
-from conformance.planning.jobs import launch, planned_jobs
-from conformance.records import Case, Job, Precision, to_json
-from conformance.scenario import discover
-from conformance.store import RunFolder, gathered_in, open_run
+from conformance.runner.planning import plan
+from conformance.runner.planning.jobs import launch, planned_jobs
+from conformance.runner.store import RunFolder, gathered_in, open_run
+from conformance.spec.checkpoints import cache_folder, locate
+from conformance.spec.inputs import manifest
+from conformance.spec.records import Case, Job, Precision, to_json
+from conformance.spec.scenario import discover
 
 #: Open the engine and run the traces: nothing is kept. What an engine refuses or raises ends a
 #: trace, as it does in a run.
@@ -41,8 +41,8 @@ BARE = """
 import importlib, sys, traceback
 from pathlib import Path
 from conformance.engines import Refused
-from conformance.records import Job, from_json
-from conformance.scenario import discover
+from conformance.spec.records import Job, from_json
+from conformance.spec.scenario import discover
 job = from_json(Job, Path(sys.argv[1]).read_bytes())
 module, _, function = job.engine.partition(":")
 try:

@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import judge_cell, read_reference
-from conformance.judge.reference import ReferenceRuns
-from conformance.judging_runs import judge_model
-from conformance.judging_runs.run import judge_models
-from conformance.processes.parallel import cores, worth
-from conformance.records import CellResult, Precision, Site, Thresholds
-from conformance.scenario import discover
-from conformance.store import RunFolder
+from conformance.judge.cell.judge_cell import judge_cell, read_reference
+from conformance.judge.cell.reference import ReferenceRuns
+from conformance.judge.runs import judge_model
+from conformance.judge.runs.run import judge_models
+from conformance.runner.processes.parallel import cores, worth
+from conformance.runner.store import RunFolder
+from conformance.spec.records import CellResult, Precision, Site, Thresholds
+from conformance.spec.scenario import discover
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPTS = (5, 14)

@@ -48,12 +48,12 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from bench.soak import PROMPTS, Weight, opened, show, weights
-from conformance.direction import direction
 from conformance.engines.lm import words
 from conformance.engines.vllm import async_engine
 from conformance.engines.vllm.sampled import asked_alone, own_words
-from conformance.processes import sessions
-from conformance.records import FLOAT32_LIMITS, Precision
+from conformance.runner.processes import sessions
+from conformance.spec.direction import direction
+from conformance.spec.records import FLOAT32_LIMITS, Precision
 
 COLUMNS = ("vllm-serve", "vllm-async")
 

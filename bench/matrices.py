@@ -29,9 +29,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conformance.records import Finding, Verdict
-from conformance.records.judged import FLOAT32_LIMITS
-from conformance.store import open_run
+from conformance.runner.store import open_run
+from conformance.spec.records import Finding, Verdict
+from conformance.spec.records.judged import FLOAT32_LIMITS
 
 ROOT = Path(__file__).resolve().parents[1]
 

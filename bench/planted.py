@@ -15,20 +15,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.checkpoints import cache_folder, locate, obtain
+from conformance.commands.fuzz import batch as batches
+from conformance.commands.fuzz.batch import ProgramBatch, ProgramTrial
+from conformance.commands.fuzz.causes import Failure, differs, failure, pattern
+from conformance.commands.fuzz.draw import ModelShape, draw
+from conformance.commands.fuzz.shrinking import Shrinking, Stage
+from conformance.commands.selftest.faulty_columns import ENGINE
 from conformance.engines.building import checkpoint_builder
-from conformance.fuzz import batch as batches
-from conformance.fuzz.batch import ProgramBatch, ProgramTrial
-from conformance.fuzz.causes import Failure, differs, failure, pattern
-from conformance.fuzz.draw import ModelShape, draw
-from conformance.fuzz.shrinking import Shrinking, Stage
-from conformance.inputs import manifest
-from conformance.planning.jobs import launch
-from conformance.planning.machine import conditions
-from conformance.records import Backend, Cell, Column, Model, Precision, Thresholds
-from conformance.runner import TimeLimits
-from conformance.runner import run as run_jobs
-from conformance.selftest.faulty_columns import ENGINE
+from conformance.runner.planning.jobs import launch
+from conformance.runner.planning.machine import conditions
+from conformance.runner.scheduling import TimeLimits
+from conformance.runner.scheduling import run as run_jobs
+from conformance.spec.checkpoints import cache_folder, locate, obtain
+from conformance.spec.inputs import manifest
+from conformance.spec.records import Backend, Cell, Column, Model, Precision, Thresholds
 
 FAULTS = (
     "layer-off.middle", "zeros.middle", "permuted.last", "token-off.middle=1",

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines" / "rel
 
 from relay_lab import Engine, Lab, Spec
 
-from conformance.checkpoints import cache_folder, locate
-from conformance.inputs import manifest
-from conformance.planning import plan
+from conformance.runner.planning import plan
+from conformance.spec.checkpoints import cache_folder, locate
+from conformance.spec.inputs import manifest
 
 PROGRAMS = (
     "bench_nothing",

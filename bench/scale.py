@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conformance.records import Group
-from conformance.store import RunFolder
+from conformance.runner.store import RunFolder
+from conformance.spec.records import Group
 
 #: What zygotes import: at home once for all groups, on a machine for each.
 PRELOADED = ("", "conformance.engines.preload_hf", "conformance.engines.vllm.preload")
@@ -160,9 +160,9 @@ def simulate(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """The same groups, which load nothing, at home and on a node of this machine."""
-    from conformance.cluster import connected
-    from conformance.runner import TimeLimits, itself, run
-    from tests.cluster.nodes import nodes, planned
+    from conformance.runner.cluster import connected
+    from conformance.runner.scheduling import TimeLimits, itself, run
+    from tests.runner.cluster.nodes import nodes, planned
 
     limits = TimeLimits()
     with tempfile.TemporaryDirectory() as folder, nodes() as cluster:

@@ -33,8 +33,8 @@ from relay_compare import GROWING
 from relay_lab import Lab, ProgramError, Spec, build
 
 from conformance.engines import ENGINES
-from conformance.processes import sessions
-from conformance.records import Backend, Column, Job, Model, Precision
+from conformance.runner.processes import sessions
+from conformance.spec.records import Backend, Column, Job, Model, Precision
 
 PROGRAMS = [
     ("read_all",),

@@ -3,8 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from conformance.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
-from conformance.scenario import PAIR, scenario
+from conformance.spec.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
+from conformance.spec.scenario import PAIR, scenario
 
 #: The version of a source tree that was never built, and whose version is therefore unknown.
 UNBUILT = "0+unknown"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Precision, Results, Thresholds
-from conformance.store import open_run
+from conformance.runner.store import open_run
+from conformance.spec.records import Precision, Results, Thresholds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from conformance.judge.judgement import Judgement
+    from conformance.judge.cell.judgement import Judgement
 
 __all__ = ["NotSame", "Values", "assert_same", "compare", "results", "run"]
 
@@ -59,11 +59,11 @@ def compare(
     can be judged: too few baseline runs, names or shapes that differ from the reference's, or a
     dtype without limits.
     """
-    from conformance.generated_tokens import FLOAT32_WAY
-    from conformance.judge.cell import judge_cell
-    from conformance.judge.reference import REFERENCE_RUN, read_reference
-    from conformance.records import Site
-    from conformance.store.files import as_reals
+    from conformance.judge.cell.judge_cell import judge_cell
+    from conformance.judge.cell.reference import REFERENCE_RUN, read_reference
+    from conformance.runner.store.files import as_reals
+    from conformance.spec.generated_tokens import FLOAT32_WAY
+    from conformance.spec.records import Site
 
     def named(values: Values) -> dict[str, Tensor]:
         several = values if isinstance(values, Mapping) else {"value": values}
@@ -108,7 +108,7 @@ def assert_same(
     Takes the arguments of `compare` and returns its judgement. In bf16 a small excess is `drift`;
     it fails unless `drift` is true.
     """
-    from conformance.records import Verdict
+    from conformance.spec.records import Verdict
 
     judgement = compare(candidate, truth, floor=floor, precision=precision, thresholds=thresholds)
     if judgement.verdict.passes or (drift and judgement.verdict is Verdict.DRIFT):
@@ -139,7 +139,7 @@ def results(name: str | Path = "latest", reports: Path | None = None) -> Results
 
     Raises ConformanceError if there is no such run, or if its judging did not finish.
     """
-    from conformance.inputs import project
+    from conformance.spec.inputs import project
 
     if isinstance(name, Path):
         return open_run(name.parent, name.name).results()

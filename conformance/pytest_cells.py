@@ -14,8 +14,8 @@ import pytest
 
 from conformance import api
 from conformance.errors import ConformanceError
-from conformance.planning import selection
-from conformance.records import Cell, CellResult, Results
+from conformance.runner.planning import selection
+from conformance.spec.records import Cell, CellResult, Results
 
 #: The verdicts of this session, once its cells have run.
 RESULTS = pytest.StashKey[Results]()

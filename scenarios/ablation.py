@@ -4,7 +4,7 @@ Read back at the layer, at every later layer and in the logits.
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program
+from conformance.spec.programs import Do, Form, Operation, Program
 
 
 def block(lm, case):

@@ -4,7 +4,7 @@ One prompt by itself, then two prompts of different length in one trace.
 """
 
 from conformance import scenario
-from conformance.programs import Form, Program
+from conformance.spec.programs import Form, Program
 
 
 @scenario(options={"batch": ("alone", "pair")})

@@ -5,7 +5,7 @@ With two pipeline stages the two values are made in different processes.
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program
+from conformance.spec.programs import Do, Form, Operation, Program
 
 
 def block(lm, case):

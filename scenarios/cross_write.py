@@ -5,7 +5,7 @@ The bits that arrive must be the bits that were read.
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program
+from conformance.spec.programs import Do, Form, Operation, Program
 
 
 def targets(case):

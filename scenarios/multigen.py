@@ -6,7 +6,7 @@ layer to the stream after a late one. Logits and ids are kept per step.
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program
+from conformance.spec.programs import Do, Form, Operation, Program
 
 DOSE = 0.25
 

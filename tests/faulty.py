@@ -32,8 +32,8 @@ import psutil
 
 from conformance.engines import Refused, Unreadable
 from conformance.engines.probing.probe_failure import tell_probing
-from conformance.records import Case, Group, Job, Status
-from conformance.scenario import Scenario
+from conformance.spec.records import Case, Group, Job, Status
+from conformance.spec.scenario import Scenario
 from conformance.worker import process_state
 
 IDENTITY = {"stages": 1, "eager": True}

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from conformance import checkpoints, engines
-from conformance.records import Source
+from conformance import engines
+from conformance.spec import checkpoints
+from conformance.spec.records import Source
 from conformance_command import main
 from tests.patience import PATIENCE
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.records import Backend, Case, Column, Job, Model, Outcome
-from conformance.runner import Launch, Planned, TimeLimits, run
-from conformance.store import GroupFolder
+from conformance.runner.scheduling import Launch, Planned, TimeLimits, run
+from conformance.runner.store import GroupFolder
+from conformance.spec.records import Backend, Case, Column, Job, Model, Outcome
 
 SCENARIOS = Path(__file__).parent / "faulty_scenarios"
 CASES = ("first", "bad", "last")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.records import (
+from conformance.runner.store import RunFolder, RunPlan
+from conformance.spec.records import (
     SCHEMA,
     Backend,
     Cell,
@@ -22,7 +23,6 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.store import RunFolder, RunPlan
 
 TODAY = dt.date(2026, 11, 21)
 MODELS = ("llama", "mamba2")

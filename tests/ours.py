@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from conformance.scenario import Scenario
+from conformance.spec.scenario import Scenario
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "scenarios"
@@ -29,7 +29,7 @@ def files() -> tuple[Path, ...]:
 
 
 def scenarios() -> dict[str, Scenario]:
-    """They by name, as `conformance.scenario.discover` gives those of a whole folder."""
+    """They by name, as `conformance.spec.scenario.discover` gives those of a whole folder."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     names = [path.stem for path in files() if not path.stem.startswith("_")]

@@ -13,7 +13,7 @@ import torch
 import conformance
 from conformance import api
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Verdict
+from conformance.spec.records import Verdict
 
 ROOT = Path(__file__).parents[1]
 TOKENS, WIDTH, BASELINE_RUNS = 6, 64, 4

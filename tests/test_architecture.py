@@ -16,8 +16,8 @@ from pathlib import Path
 import grimp
 import pytest
 
-from conformance.inputs import manifest
-from conformance.store.keys import OBSERVING
+from conformance.runner.store.keys import OBSERVING
+from conformance.spec.inputs import manifest
 from tests import ours
 
 ROOT = Path(__file__).parent.parent
@@ -116,8 +116,8 @@ def test_the_parent_starts_without_any_engine():
     """What `conformance list` needs must not bring an engine in."""
     script = (
         "import sys\n"
-        "import conformance.cli, conformance.planning.jobs\n"
-        "import conformance.judging_runs, conformance.doctor\n"
+        "import conformance.cli, conformance.runner.planning.jobs\n"
+        "import conformance.judge.runs, conformance.commands.doctor.diagnosis\n"
         f"print(sorted({ENGINE_LIBRARIES!r} & set(sys.modules)))"
     )
     ran = subprocess.run(
@@ -149,7 +149,7 @@ def test_imports_go_one_way(tmp_path):
     ("module", "line", "contract"),
     [
         ("records.py", "from conformance import store", "Imports go one way"),
-        ("planning/plan.py", "import conformance.judging_runs", "Imports go one way"),
+        ("planning/plan.py", "import conformance.judge.runs", "Imports go one way"),
         ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
         (
             "checkpoints.py",
@@ -157,9 +157,13 @@ def test_imports_go_one_way(tmp_path):
             "The parent needs no engine",
         ),
         ("worker/main.py", "from conformance import judge", "A worker observes"),
-        ("engines/hf.py", "from conformance.inputs import manifest", "A worker observes"),
+        ("engines/hf.py", "from conformance.spec.inputs import manifest", "A worker observes"),
         ("judge/cell.py", "from conformance import store", "Judging is pure"),
-        ("check/values/compare.py", "from conformance.check import answer", "A check measures"),
+        (
+            "check/values/compare.py",
+            "from conformance.commands.check import answer",
+            "A check measures",
+        ),
         ("unplaced.py", "X = 1", "Imports go one way"),
     ],
 )

@@ -57,6 +57,6 @@ class _Finder(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
-# Part of the arithmetic, by its name (conformance.planning.machine): observations that were made
+# Part of the arithmetic, by its name (`conformance.runner.planning.machine`): observations made
 # with oneDNN are not taken for ones without.
 os.environ["ONEDNN_LEFT_OUT"] = "1"

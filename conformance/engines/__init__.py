@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.records import Case, Group, Job
-from conformance.scenario import Scenario
+from conformance.spec.records import Case, Group, Job
+from conformance.spec.scenario import Scenario
 
 #: Engines that run programs written for another library → the adapter module of each.
 LIBRARIES: Mapping[str, str] = {

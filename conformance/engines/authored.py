@@ -1,14 +1,14 @@
-"""Static checks for `make types`: the engines' classes match `conformance.authoring`'s protocols.
+"""Static checks for `make types`: the engines match the protocols of `conformance.spec.authoring`.
 
 Never imported. mypy reports a member that is missing or has another type.
 """
 
 from __future__ import annotations
 
-from conformance.authoring import LM, Layer, Part, Reference, Run
 from conformance.engines import hf, model_parts
 from conformance.engines.reference import model as reference
 from conformance.engines.vllm import async_engine, engine, serve_engine
+from conformance.spec.authoring import LM, Layer, Part, Reference, Run
 
 
 def models(

@@ -11,7 +11,7 @@ import os
 from collections.abc import MutableMapping
 from typing import Any
 
-from conformance.records import Precision
+from conformance.spec.records import Precision
 
 #: The engine's own processes inherit and read these too.
 WHOLE = {

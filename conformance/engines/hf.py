@@ -12,7 +12,6 @@ from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
-from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.lm import TracedModel, UntracedLogProbabilities
@@ -25,9 +24,10 @@ from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import Probe, TracedLayers, observe, read_probe
 from conformance.engines.tree import follow, layer_path
-from conformance.records import Case, Group, Job, Status
-from conformance.residual_stream import LAYOUTS
-from conformance.scenario import Scenario
+from conformance.spec.builtin.probe import PROBE
+from conformance.spec.records import Case, Group, Job, Status
+from conformance.spec.residual_stream import LAYOUTS
+from conformance.spec.scenario import Scenario
 
 #: transformers' error for an attention implementation that an architecture does not support.
 NO_SUCH_ATTENTION = "does not support an attention implementation"
@@ -100,7 +100,7 @@ class NewTokens:
 
 
 class HFModel(TracedModel):
-    """The `lm` object of a scenario on transformers; `conformance.authoring.LM` documents it."""
+    """A scenario's `lm` on transformers; `conformance.spec.authoring.LM` documents it."""
 
     own = staticmethod(without_padding)
 

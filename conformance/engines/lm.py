@@ -1,4 +1,4 @@
-"""The `lm` members that all tracing engines share; `conformance.authoring.LM` documents them."""
+"""The `lm` members that all tracing engines share (`conformance.spec.authoring.LM`)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from conformance.engines import Refused
 from conformance.engines.model_parts import Own, TracedPart, every_row, floating
 from conformance.engines.traced import Probe, TracedLayers, vector
 from conformance.engines.tree import follow
-from conformance.records import Precision
+from conformance.spec.records import Precision
 
 
 @dataclass(frozen=True)
 class UntracedLogProbabilities:
-    """See `conformance.authoring.LogProbabilities`."""
+    """See `conformance.spec.authoring.LogProbabilities`."""
 
     prompt: Tensor
     chosen: list[Tensor]

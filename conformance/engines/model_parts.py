@@ -19,8 +19,8 @@ from conformance.engines import Refused
 from conformance.engines.inside_attention import LocatedParts, counts, find, measure
 from conformance.engines.structure import replace_tensor
 from conformance.engines.tree import follow, reaches
-from conformance.records import Case
-from conformance.residual_stream import LAYOUTS, StreamLayer
+from conformance.spec.records import Case
+from conformance.spec.residual_stream import LAYOUTS, StreamLayer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 HEAD = ("lm_head", "embed_out", "output")
@@ -245,7 +245,7 @@ def _held_part(name: str) -> property:
 
 
 class TracedAttention(TracedPart):
-    """A layer's attention: see `conformance.authoring.Attention`."""
+    """A layer's attention: see `conformance.spec.authoring.Attention`."""
 
     query = _held_part("query")
     key = _held_part("key")
@@ -307,7 +307,7 @@ def passed_on(inputs: Any, layout: str) -> Any:
 
 
 class TracedLayer(StreamLayer):
-    """A layer with its input, attention and MLP: see `conformance.authoring.Layer`."""
+    """A layer with its input, attention and MLP: see `conformance.spec.authoring.Layer`."""
 
     def __init__(self, envoy: Any, layout: str, parts: Parts) -> None:
         super().__init__(envoy, layout)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformance.store import event_log
+from conformance.runner.store import event_log
 
 #: More traces than any scenario has. If they are quick, an endless loop still ends soon.
 MOST = 100

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.builtin.probe import ARRANGED
-from conformance.direction import direction
 from conformance.engines.model_parts import Parts, TracedLayer, require_layers
 from conformance.engines.structure import dense_copy
 from conformance.engines.tree import follow
 from conformance.errors import ConformanceError
-from conformance.records import Case, Site
-from conformance.residual_stream import distance
-from conformance.scenario import Scenario
+from conformance.spec.builtin.probe import ARRANGED
+from conformance.spec.direction import direction
+from conformance.spec.records import Case, Site
+from conformance.spec.residual_stream import distance
+from conformance.spec.scenario import Scenario
 
 
 class TracedLayers(Sequence[TracedLayer]):

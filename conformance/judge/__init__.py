@@ -1,0 +1,1 @@
+"""Judging: one cell (`cell`), stored runs (`runs`), and known.yaml (`expectations`)."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from conformance.records import Finding, Group, Precision, Results
 from conformance.report import figures
 from conformance.report.grouping import grouped
 from conformance.report.sections.findings import CellsSummary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
-from conformance.store import gathered_in
+from conformance.runner.store import gathered_in
+from conformance.spec.records import Finding, Group, Precision, Results
 
 _SERVED = {
     "none": "",

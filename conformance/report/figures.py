@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.records import CellResult, Group, Judged, Site
 from conformance.report.verdict_styles import ORDER, worst
+from conformance.spec.records import CellResult, Group, Judged, Site
 
 #: A screen cannot show more columns: neighbours are merged, keeping the worst.
 COLUMNS = 160

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conformance.expectations import conclusion_of
-from conformance.records import Results
+from conformance.judge.expectations import conclusion_of
 from conformance.report import facts
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
@@ -16,6 +15,7 @@ from conformance.report.sections import findings, gaps, selftest
 from conformance.report.sections.comparisons import Changes, compare_libraries, compare_variants
 from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
+from conformance.spec.records import Results
 
 #: In order: each file uses names of those before it.
 SCRIPTS = (

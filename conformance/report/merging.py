@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.errors import ConformanceError
-from conformance.expectations import Standing, conclude
-from conformance.records import (
+from conformance.judge.expectations import Standing, conclude
+from conformance.report.grouping import grouped
+from conformance.spec.records import (
     Cell,
     CellResult,
     Column,
@@ -21,7 +22,6 @@ from conformance.records import (
     RunInfo,
     ScenarioInfo,
 )
-from conformance.report.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,23 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from conformance.expectations import finding_of
-from conformance.processes.parallel import side_by_side, worth
-from conformance.records import CellResult, Finding, Group, Judged, Results, Thresholds, Verdict
+from conformance.judge.expectations import finding_of
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.grouping import grouped
 from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
+from conformance.runner.processes.parallel import side_by_side, worth
+from conformance.spec.records import (
+    CellResult,
+    Finding,
+    Group,
+    Judged,
+    Results,
+    Thresholds,
+    Verdict,
+)
 
 #: How much of a long text the page keeps at both ends; it marks the omission.
 HEAD, TAIL = 8_000, 56_000

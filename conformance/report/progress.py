@@ -14,10 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from conformance.planning.engine_settings import MARK
-from conformance.records import Cell, Precision, Status
 from conformance.report.render.terminal import shown
-from conformance.runner.events import (
+from conformance.runner.planning.engine_settings import MARK
+from conformance.runner.scheduling.events import (
     CellFinished,
     CellStarted,
     Event,
@@ -26,7 +25,8 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.store import gathered_in
+from conformance.runner.store import gathered_in
+from conformance.spec.records import Cell, Precision, Status
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from conformance import records
+from conformance.spec import records
 
 #: JSON has no numbers for these; records write them as strings.
 NUMBER: Mapping[str, Any] = {

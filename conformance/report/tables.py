@@ -7,9 +7,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from conformance.records import Gain, Results
 from conformance.report.verdict_styles import family
-from conformance.store.files import write_text
+from conformance.runner.store.files import write_text
+from conformance.spec.records import Gain, Results
 
 CSV = "results.csv"
 PARQUET = "results.parquet"

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import Cell, CellResult, Finding, Judged, Limits, Results, Verdict
 from conformance.report.figures import causes_first
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
@@ -21,7 +20,8 @@ from conformance.report.sections.findings import CellsSummary, by_group, headlin
 from conformance.report.sections.section import Table, Text, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
-from conformance.shortening import few
+from conformance.spec.records import Cell, CellResult, Finding, Judged, Limits, Results, Verdict
+from conformance.spec.shortening import few
 
 _OBSERVATIONS = 12
 _LOG_LINES = 30

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from conformance.records import Verdict
+from conformance.spec.records import Verdict
 
 
 class Family(StrEnum):

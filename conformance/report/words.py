@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records import CellResult, Finding, Gain, Group, Limits, Precision, Thresholds
 from conformance.report import figures
 from conformance.report.verdict_styles import LOOKS
-from conformance.shortening import clip
+from conformance.spec.records import CellResult, Finding, Gain, Group, Limits, Precision, Thresholds
+from conformance.spec.shortening import clip
 
 
 @dataclass(frozen=True, slots=True)

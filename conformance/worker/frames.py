@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from conformance.records import Frame, Owner
+from conformance.spec.records import Frame, Owner
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 #: nnsight's file names for the code of a block.

@@ -25,19 +25,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
-from conformance.builtin.one_layer import ONE_LAYER
-from conformance.builtin.probe import PROBING
-from conformance.builtin.user_trace import USER_TRACE
-from conformance.checkpoints import cache_folder
 from conformance.engines import Engine, Refused, Unreadable, load_engine, progress
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError, described
-from conformance.processes import sessions, temporary
-from conformance.records import Case, Group, Job, Outcome, Status
-from conformance.scenario import Scenario, discover, is_a_users
-from conformance.store import GroupFolder, event_log, installed
-from conformance.store.files import read_record
+from conformance.runner.processes import sessions, temporary
+from conformance.runner.store import GroupFolder, event_log, installed
+from conformance.runner.store.files import read_record
+from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT
+from conformance.spec.builtin.one_layer import ONE_LAYER
+from conformance.spec.builtin.probe import PROBING
+from conformance.spec.builtin.user_trace import USER_TRACE
+from conformance.spec.checkpoints import cache_folder
+from conformance.spec.records import Case, Group, Job, Outcome, Status
+from conformance.spec.scenario import Scenario, discover, is_a_users
 from conformance.worker import frames, process_state
 from conformance.worker.opened import Opened
 from conformance.worker.root_cause import (

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.scenario import Scenario
-from conformance.store.keys import opened_digests
+from conformance.runner.store.keys import opened_digests
+from conformance.spec.scenario import Scenario
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 #: Folders that hold no scenario's input.

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from conformance.errors import described
-from conformance.processes import sessions, temporary
-from conformance.records import Owner
+from conformance.runner.processes import sessions, temporary
+from conformance.spec.records import Owner
 from conformance.worker import frames
 
 #: Bytes that every engine may allocate, since engines request more than they use.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 
-from conformance.processes import sessions
+from conformance.runner.processes import sessions
 
 #: The last line of a traceback, with any prefix of a logger.
 _RAISED = re.compile(

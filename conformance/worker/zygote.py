@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from conformance.processes import sessions, temporary
+from conformance.runner.processes import sessions, temporary
 
 #: Seconds in which the runner must have ended once its socket is closed.
 _PARENT_GONE_WITHIN = 30.0

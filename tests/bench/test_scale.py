@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.scale import Task, makespan, tasks
-from conformance.records import Group
+from conformance.spec.records import Group
 
 
 def test_what_waits_for_another_begins_after_it() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from conformance import expectations
 from conformance.errors import ExitCode
+from conformance.judge import expectations
 from tests.docs.test_commands_docs import find_error
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.cli.verbs.project import FOLDER
+from conformance.commands.init.command import FOLDER
 from tests import known_runs
 
 ROOT = Path(__file__).parents[2]

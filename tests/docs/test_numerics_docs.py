@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.judge.diagnosis import explanation
-from conformance.judge.judgement import ORDER
-from conformance.judge.measures import metrics
-from conformance.judge.reference import FEWEST_BASELINE_RUNS
-from conformance.records import Limits, Precision, Thresholds
+from conformance.judge.cell.diagnosis import explanation
+from conformance.judge.cell.judgement import ORDER
+from conformance.judge.cell.measures import metrics
+from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
+from conformance.spec.records import Limits, Precision, Thresholds
 
 TEXT = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
 WORDS = {2: "Two", 4: "four"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance import records
-from conformance.inputs import manifest
-from conformance.records import Verdict
+from conformance.spec import records
+from conformance.spec.inputs import manifest
+from conformance.spec.records import Verdict
 from tests import ours
 from tests.engines.relay import relay_faults
 

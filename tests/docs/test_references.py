@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.gate.files import SUMMARY
+from conformance.commands.gate.files import SUMMARY
 
 ROOT = Path(__file__).parents[2]
 #: Pages that the program writes into a run's folder.
@@ -27,7 +27,7 @@ IN_DOCS = re.compile(r"(?<![\w./-])docs/[\w/.-]*\w")
 MODULE = re.compile(r"`(conformance(?:\.[a-z_]\w*)+)((?:\.[A-Z]\w*)?)`")
 OURS = re.compile(r"(?<![\w./-])(?:conformance|scenarios|tests|bench|scripts)/[\w/.-]*\w")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)?(?:#([\w-]+))?\)")
-#: Places that only a wheel has: `conformance.inputs.packaged`.
+#: Places that only a wheel has: `conformance.spec.inputs.packaged`.
 IN_A_WHEEL = "conformance/packaged/"
 STEMS = "|".join(sorted(path.stem for path in (ROOT / "docs").glob("*.md")))
 LOOSE = re.compile(

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.processes import sessions
-from conformance.programs import text
-from conformance.records import CellResult, Results
-from conformance.store import RunFolder, open_run
+from conformance.runner.processes import sessions
+from conformance.runner.store import RunFolder, open_run
+from conformance.spec.programs import text
+from conformance.spec.records import CellResult, Results
 from tests import ours
-from tests.programs.toy import charter
+from tests.spec.programs.toy import charter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from conformance.engines import hf
-from conformance.records import Job, Verdict
+from conformance.spec.records import Job, Verdict
 from tests.end_to_end.conftest import Ran
 
 pytestmark = pytest.mark.engine

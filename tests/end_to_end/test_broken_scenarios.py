@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.records import CellResult, Side, Verdict
+from conformance.spec.records import CellResult, Side, Verdict
 from tests.end_to_end.conftest import Ran
 
 pytestmark = pytest.mark.engine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engines import LIBRARIES
-from conformance.records import Verdict
+from conformance.spec.records import Verdict
 from tests.end_to_end.conftest import conformance
 
 #: Those that are told writes as data, and so not every one; what they say of the others.

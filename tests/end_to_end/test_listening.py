@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from conformance.processes import sessions
+from conformance.runner.processes import sessions
 from tests.end_to_end.conftest import SERVER, Ran
 
 pytestmark = pytest.mark.engine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import CellResult, Side, Verdict
+from conformance.spec.records import CellResult, Side, Verdict
 from tests.end_to_end.conftest import conformance
 
 Cells = dict[str, CellResult]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conformance import store
-from conformance.records import PASSING, CellResult, Side, Verdict
+from conformance.runner import store
+from conformance.spec.records import PASSING, CellResult, Side, Verdict
 from tests import ours
 
 ROOT = Path(__file__).parents[2]

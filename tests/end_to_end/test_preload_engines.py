@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engines import ENGINES, ENVIRONMENT
-from conformance.records import Job, from_json, to_json
+from conformance.spec.records import Job, from_json, to_json
 from tests.end_to_end.conftest import Ran
 
 pytestmark = pytest.mark.engine
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 OPENED = """
 import importlib, json, sys
 from pathlib import Path
-from conformance.records import Job, from_json
+from conformance.spec.records import Job, from_json
 from conformance.engines import preload
 job = from_json(Job, Path(sys.argv[1]).read_bytes())
 importlib.import_module(preload(job.column.engine))

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.records import Verdict
-from conformance.repro import rerun
-from conformance.repro.script import script_name
-from conformance.store import RunFolder, details
+from conformance.commands.repro import rerun
+from conformance.commands.repro.script import script_name
+from conformance.runner.store import RunFolder, details
+from conformance.spec.records import Verdict
 from tests import command, ours
 from tests.end_to_end.conftest import COLUMNS, ROOT, Ran
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import authoring
+from conformance.spec import authoring
 from tests import ours
 from tests.end_to_end.conftest import EXAMPLES, PAGES, ROOT, Ran
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Verdict
+from conformance.spec.records import Verdict
 from tests.end_to_end.conftest import conformance
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

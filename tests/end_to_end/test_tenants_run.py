@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Precision
-from conformance.store import gathered_in
+from conformance.runner.store import gathered_in
+from conformance.spec.records import Precision
 from tests.end_to_end.conftest import conformance
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

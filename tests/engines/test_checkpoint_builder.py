@@ -10,15 +10,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from conformance.builtin.probe import PROBE
-from conformance.checkpoints import cache_folder, locate, obtain
 from conformance.engines.building import checkpoint_builder
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.reference.engine import load
 from conformance.errors import ConformanceError
-from conformance.inputs import manifest
-from conformance.records import Backend, Job, Model, Source
-from conformance.scenario import PAIR
+from conformance.spec.builtin.probe import PROBE
+from conformance.spec.checkpoints import cache_folder, locate, obtain
+from conformance.spec.inputs import manifest
+from conformance.spec.records import Backend, Job, Model, Source
+from conformance.spec.scenario import PAIR
 
 pytestmark = pytest.mark.engine
 

@@ -8,10 +8,10 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from conformance import checkpoints
 from conformance.engines.building.checkpoint_builder import build
 from conformance.errors import ConformanceError
-from conformance.records import Model, Source
+from conformance.spec import checkpoints
+from conformance.spec.records import Model, Source
 from tests.engines.local_hub import serving
 
 SIZES = {

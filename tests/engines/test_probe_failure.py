@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from conformance.builtin.engine_alone import GENERATED
-from conformance.builtin.probe import PROBING
 from conformance.engines import Refused, Unreadable
 from conformance.engines.probing.probe_failure import Obstacle, probed, stop_at
 from conformance.engines.traced import Probe, read_probe
 from conformance.errors import ConformanceError
-from conformance.records import Status
+from conformance.spec.builtin.engine_alone import GENERATED
+from conformance.spec.builtin.probe import PROBING
+from conformance.spec.records import Status
 
 STREAM = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 PROBE = Probe((STREAM,), (0.01,))

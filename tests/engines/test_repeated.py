@@ -14,7 +14,7 @@ from conformance.engines.probing.beside import kept_beside
 from conformance.engines.probing.repeated import repeats
 from conformance.engines.user_trace import vllm as checked
 from conformance.engines.vllm import client, engine
-from conformance.records import Backend, Column, Group, Job, Model
+from conformance.spec.records import Backend, Column, Group, Job, Model
 
 
 def test_bits_that_come_again_are_told_from_those_that_do_not() -> None:

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from conformance.bisect import locks
-from conformance.dumps import reading
-from conformance.environments import columns
+from conformance.commands.bisect import locks
+from conformance.commands.check.dumps import reading
+from conformance.commands.fuzz import campaign, corpus, tally
 from conformance.errors import ConformanceError
-from conformance.fuzz import campaign, corpus, tally
-from conformance.inputs import project, usable
-from conformance.planning import named
-from conformance.programs import Do, Operation, Program
-from conformance.records import Backend, Cell, Column, Model, Source, to_json
 from conformance.report.sections import selftest
-from conformance.runner.attempt import Attempt
-from conformance.store import GroupFolder, RunFolder, RunPlan, read_results
-from conformance.store.files import read_tensors
+from conformance.runner.environments import columns
+from conformance.runner.planning import named
+from conformance.runner.scheduling.attempt import Attempt
+from conformance.runner.store import GroupFolder, RunFolder, RunPlan, read_results
+from conformance.runner.store.files import read_tensors
+from conformance.spec.inputs import project, usable
+from conformance.spec.programs import Do, Operation, Program
+from conformance.spec.records import Backend, Cell, Column, Model, Source, to_json
 from tests.report import synthetic
 
 MODEL = Model("llama", "llama", (Source("tiny", config={"hidden_size": 8}),))

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from conformance import checkpoints
 from conformance.errors import ConformanceError
-from conformance.expectations import load as load_known
-from conformance.inputs import manifest, text_file, user_file
-from conformance.planning import selection
+from conformance.judge.expectations import load as load_known
+from conformance.runner.planning import selection
+from conformance.spec import checkpoints
+from conformance.spec.inputs import manifest, text_file, user_file
 from tests.hostile.damage import CANARY, bytes_of, damaged
 
 MODELS = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from conformance import expectations
-from conformance.cli.verbs.project import FOLDER, start
+from conformance.commands.init.command import FOLDER, start
+from conformance.commands.validate.validation import validate
 from conformance.errors import ConformanceError
-from conformance.expectations.entries import matching_nothing
-from conformance.inputs import manifest, packaged, project
-from conformance.planning.selection import expected
-from conformance.planning.validation import validate
-from conformance.scenario import discover
+from conformance.judge import expectations
+from conformance.judge.expectations import expected
+from conformance.judge.expectations.entries import matching_nothing
+from conformance.spec.inputs import manifest, packaged, project
+from conformance.spec.scenario import discover
 
 
 def test_an_empty_folder_has_what_is_built_in(tmp_path):

@@ -28,7 +28,7 @@ CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from conformance import api
-from conformance.records import Verdict
+from conformance.spec.records import Verdict
 from tests.known_runs import cell, results
 
 def run(*, cells, options):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from conformance.inputs import project
-from conformance.planning.validation import validate
+from conformance.commands.validate.validation import validate
+from conformance.spec.inputs import project
 from scripts.annotate import commands
 
 ROOT = Path(__file__).parents[2]

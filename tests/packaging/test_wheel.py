@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import checkpoints
-from conformance.environments import uv
+from conformance.runner.environments import uv
+from conformance.spec import checkpoints
 
 ROOT = Path(__file__).parents[2]
 

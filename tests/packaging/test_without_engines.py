@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Footer, Model, Thresholds
-from conformance.store import RunFolder, RunPlan
+from conformance.runner.store import RunFolder, RunPlan
+from conformance.spec.records import Footer, Model, Thresholds
 from tests.known_runs import CELLS, results
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ sys.meta_path[:] = [
 ]
 
 from conformance.cli import app
-from conformance.environments import own
+from conformance.runner.environments import own
 
 assert not own.is_here()
 for line in sys.stdin.read().splitlines():

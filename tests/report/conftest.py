@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conformance.records import Results
 from conformance.report import html
+from conformance.spec.records import Results
 from tests.report import synthetic
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from conformance.records import (
+from conformance.spec.records import (
     Attribution,
     Backend,
     Column,

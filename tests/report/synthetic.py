@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from conformance.records import (
+from conformance.spec.records import (
     SCHEMA,
     Attribution,
     Backend,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conformance.records import (
+from conformance.report.html import render
+from conformance.report.sections.comparisons import compare_libraries, compare_variants
+from conformance.report.sections.section import Section, Table, Text, texts
+from conformance.spec.records import (
     Answer,
     Backend,
     CellResult,
@@ -16,9 +19,6 @@ from conformance.records import (
     Results,
     Verdict,
 )
-from conformance.report.html import render
-from conformance.report.sections.comparisons import compare_libraries, compare_variants
-from conformance.report.sections.section import Section, Table, Text, texts
 from tests import known_runs
 
 HF, PP1 = Column(Backend("hf", "hf")), Column(Backend("vllm-pp1", "vllm"))

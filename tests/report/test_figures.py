@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.records import Group, Judged, Results, Verdict
 from conformance.report import figures
+from conformance.spec.records import Group, Judged, Results, Verdict
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6)), st.integers(1, 50))

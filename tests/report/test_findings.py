@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.expectations import finding_of
-from conformance.records import Finding, Gap, Group, Precision, Results, Verdict
+from conformance.judge.expectations import finding_of
 from conformance.report import facts, verdict_styles
 from conformance.report.sections import findings
+from conformance.spec.records import Finding, Gap, Group, Precision, Results, Verdict
 
 KNOWN, PASSED = Finding.KNOWN, Finding.PASSED
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Column, Results, Thresholds, Verdict, widened
 from conformance.report.merging import merged
-from conformance.store import RunFolder
+from conformance.runner.store import RunFolder
+from conformance.spec.records import Backend, Column, Results, Thresholds, Verdict, widened
 from tests import known_runs
 from tests.report import synthetic
 

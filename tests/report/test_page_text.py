@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from conformance.records import Results
 from conformance.report import html
 from conformance.report.render import page as page_of
+from conformance.spec.records import Results
 from tests.report import hostile, synthetic
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from conformance.records import Cell, Status
 from conformance.report.progress import Board, Progress
-from conformance.runner.events import (
+from conformance.runner.scheduling.events import (
     CellFinished,
     CellStarted,
     GroupFinished,
@@ -19,6 +18,7 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
+from conformance.spec.records import Cell, Status
 
 CELLS = (
     Cell("llama", "hf", "clean", "all"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conformance.records import Results, Verdict
+from conformance.spec.records import Results, Verdict
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -11,9 +11,9 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from conformance import records
-from conformance.records import Results, Verdict
 from conformance.report import schema, tables
+from conformance.spec import records
+from conformance.spec.records import Results, Verdict
 from tests.report import synthetic
 
 

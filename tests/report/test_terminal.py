@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from conformance.errors import ConformanceError
-from conformance.records import Judged, Precision, Results, Verdict
 from conformance.report import terminal_text, words
 from conformance.report.sections import findings
+from conformance.spec.records import Judged, Precision, Results, Verdict
 from tests.report import hostile, synthetic
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.records import CellResult, Gain, Relation, Results, Verdict
 from conformance.report import terminal_text, words
+from conformance.spec.records import CellResult, Gain, Relation, Results, Verdict
 
 
 def said(results: Results, cell: CellResult) -> str:

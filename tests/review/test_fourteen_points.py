@@ -14,20 +14,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from conformance.commands.selftest import sensitivity
+from conformance.commands.selftest.fault import INSIDE
+from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.table import totals
 from conformance.errors import ConformanceError
-from conformance.expectations import load
-from conformance.inputs import manifest
-from conformance.judge import conclude
-from conformance.judge.attribution import Plain, attribute
-from conformance.judge.cell import Judgement, judge_cell
-from conformance.judge.decide import decide
-from conformance.judge.measures import tokens
-from conformance.judge.measures.draws import Draws
-from conformance.judge.measures.gain import Effect, Landing
-from conformance.judge.reference import ReferenceRuns, read_reference
-from conformance.judging_runs.witness import find_confirmation
-from conformance.planning.jobs import REFERENCE
-from conformance.records import (
+from conformance.judge.cell import conclude
+from conformance.judge.cell.attribution import Plain, attribute
+from conformance.judge.cell.decide import decide
+from conformance.judge.cell.judge_cell import Judgement, judge_cell
+from conformance.judge.cell.measures import tokens
+from conformance.judge.cell.measures.draws import Draws
+from conformance.judge.cell.measures.gain import Effect, Landing
+from conformance.judge.cell.reference import ReferenceRuns, read_reference
+from conformance.judge.expectations import load
+from conformance.judge.runs.witness import find_confirmation
+from conformance.runner.planning.jobs import REFERENCE
+from conformance.runner.store import RunFolder, gathered_in
+from conformance.spec.inputs import manifest
+from conformance.spec.records import (
     BF16_LIMITS,
     FLOAT32_LIMITS,
     Answer,
@@ -49,16 +54,11 @@ from conformance.records import (
     Witness,
     widened,
 )
-from conformance.records.injected import Ending, Kind, Row
-from conformance.scenario import scenario
-from conformance.selftest import sensitivity
-from conformance.selftest.fault import INSIDE
-from conformance.selftest.faults import FAULTS
-from conformance.selftest.table import totals
-from conformance.store import RunFolder, gathered_in
+from conformance.spec.records.injected import Ending, Kind, Row
+from conformance.spec.scenario import scenario
 from conformance.worker.frames import frames
 from tests import known_runs
-from tests.judge import toy
+from tests.judge.cell import toy
 
 ROOT = Path(__file__).parents[2]
 FLOAT32, BF16 = Precision.FLOAT32, Precision.BF16

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from conformance.records import Case
-from conformance.scenario import scenario
+from conformance.spec.records import Case
+from conformance.spec.scenario import scenario
 
 
 @scenario(options={"which": ("first", "bad", "last")})

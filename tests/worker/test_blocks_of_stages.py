@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Outcome, Owner, Status
-from conformance.runner import run
+from conformance.runner.scheduling import run
+from conformance.spec.records import Outcome, Owner, Status
 from tests.faulty_run import CASES, LIMITS, group, noted, planned
 
 SCENARIO = '''"""Does to its process what no block should."""

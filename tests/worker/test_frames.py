@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.records import Owner
+from conformance.spec.records import Owner
 from conformance.worker.frames import frames, roots
 
 #: A clone of this name, with its environment inside: each word of a path misleads.

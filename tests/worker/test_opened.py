@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.records import Case, Group, Outcome, Status
-from conformance.runner.reuse import finished_before
-from conformance.scenario import discover
-from conformance.store import GroupFolder, ObservationCache
-from conformance.store.keys import unchanged
+from conformance.runner.scheduling.reuse import finished_before
+from conformance.runner.store import GroupFolder, ObservationCache
+from conformance.runner.store.keys import unchanged
+from conformance.spec.records import Case, Group, Outcome, Status
+from conformance.spec.scenario import discover
 from conformance.worker.opened import Opened
 
 FILES = {

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from conformance.engines import Refused, Unreadable
 from conformance.engines.float32_products import WHOLE
 from conformance.errors import ConformanceError
-from conformance.processes import sessions
-from conformance.records import Case, Job, Outcome, Precision, Status, to_json
-from conformance.store import GroupFolder
+from conformance.runner.processes import sessions
+from conformance.runner.store import GroupFolder
+from conformance.spec.records import Case, Job, Outcome, Precision, Status, to_json
 from conformance.worker import frames, main, process_state
 from tests.faulty_run import group, job, noted
 
@@ -144,7 +144,7 @@ def observe(error: BaseException, owners: frames.Roots) -> tuple[Outcome, Mappin
         (ValueError("a shape"), Status.ERROR, "ValueError: a shape", False),
         (AssertionError(), Status.ERROR, "AssertionError: raise error", False),
         (ImportError("x", name="vllm"), Status.ERROR, "ImportError: x", False),
-        (ImportError("x", name="conformance.direction"), Status.ERROR, "ImportError: x", True),
+        (ImportError("x", name="conformance.spec.direction"), Status.ERROR, "ImportError: x", True),
         (NameError("a name"), Status.ERROR, "NameError: a name", False),
         (OSError(27, "File too large"), Status.ERROR, "OSError: [Errno 27] File too large", True),
         (OSError(2, "none"), Status.ERROR, "FileNotFoundError: [Errno 2] none", False),

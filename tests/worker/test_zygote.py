@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.processes import sessions, temporary
+from conformance.runner.processes import sessions, temporary
 from conformance.worker import zygote
 
 

@@ -27,13 +27,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from conformance import checkpoints
-from conformance.checkpoints import CheckpointShape
 from conformance.engines.building.changed_weights import add_adapter, quantize
 from conformance.errors import ConformanceError
-from conformance.inputs.usable import UNREAD
-from conformance.records import Case, Group, Job, Source
-from conformance.scenario import Scenario
+from conformance.spec import checkpoints
+from conformance.spec.checkpoints import CheckpointShape
+from conformance.spec.inputs.usable import UNREAD
+from conformance.spec.records import Case, Group, Job, Source
+from conformance.spec.scenario import Scenario
 
 #: The only special token. It pads, and stands for every special token that a family's tokenizer
 #: class would otherwise add beyond the vocabulary. Never generated: its logit is zero.

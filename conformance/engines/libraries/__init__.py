@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from conformance.authoring import Visit
 from conformance.engines import Refused
 from conformance.engines.model_parts import require_layers
 from conformance.engines.traced import Probe, flatten_runs, read_probe, vector
-from conformance.programs import Acts, Do, Form, ModelPart, Program, check, gathered, observed
-from conformance.records import Case, Group, Job
-from conformance.scenario import Scenario
+from conformance.spec.authoring import Visit
+from conformance.spec.programs import Acts, Do, Form, ModelPart, Program, check, gathered, observed
+from conformance.spec.records import Case, Group, Job
+from conformance.spec.scenario import Scenario
 
 #: The refusal of a scenario that has no program.
 NO_FORM = "no program: the scenario is written as an nnsight trace only"

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
 from conformance.engines.loading import attention
-from conformance.programs import ModelPart
-from conformance.records import Job
+from conformance.spec.programs import ModelPart
+from conformance.spec.records import Job
 
 _POINTS = {
     ModelPart.EMBEDDING: "embeddings",

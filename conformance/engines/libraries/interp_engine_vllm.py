@@ -12,8 +12,8 @@ from torch import Tensor
 
 from conformance.engines import Refused
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
-from conformance.programs import Acts, Do, ModelPart, Operation, Program, Tokens
-from conformance.records import Job
+from conformance.spec.programs import Acts, Do, ModelPart, Operation, Program, Tokens
+from conformance.spec.records import Job
 
 _POINTS = {
     ModelPart.EMBEDDING: "embeddings",

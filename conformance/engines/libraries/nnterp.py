@@ -10,8 +10,8 @@ from nnterp import StandardizedTransformer
 
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.engines.loading import attention, generate_greedily
-from conformance.programs import ModelPart
-from conformance.records import Job
+from conformance.spec.programs import ModelPart
+from conformance.spec.records import Job
 
 _ACCESSORS = {
     ModelPart.INPUT: "layers_input",

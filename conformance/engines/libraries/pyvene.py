@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
 from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.tree import layer_path
-from conformance.programs import ModelPart
-from conformance.records import Job
+from conformance.spec.programs import ModelPart
+from conformance.spec.records import Job
 
 _COMPONENTS = {
     ModelPart.INPUT: "block_input",

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
-from conformance.programs import ModelPart
-from conformance.records import Job
+from conformance.spec.programs import ModelPart
+from conformance.spec.records import Job
 
 _NAMES = {
     ModelPart.INPUT: "blocks.{layer}.hook_resid_pre",

@@ -15,8 +15,8 @@ from torch import Tensor
 from conformance.engines import Refused
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch
 from conformance.engines.vllm.sampled import asked_alone, own_words
-from conformance.programs import ModelPart
-from conformance.records import Job
+from conformance.spec.programs import ModelPart
+from conformance.spec.records import Job
 
 #: Whether the hook runs before the layer, for the streams before and after it.
 _BEFORE = {ModelPart.INPUT: True, ModelPart.STREAM: False}

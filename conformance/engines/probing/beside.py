@@ -13,8 +13,8 @@ from typing import Any
 from nnsight import save
 from torch import Tensor
 
-from conformance.builtin.probe import PROBE
 from conformance.engines.probing.repeated import same_bits
+from conformance.spec.builtin.probe import PROBE
 
 #: Prompts of several lengths, none from a scenario; some kernels treat one length specially.
 PROMPTS = (

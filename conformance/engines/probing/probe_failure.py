@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from conformance.builtin.engine_alone import GENERATED
 from conformance.engines import Refused, Unreadable
-from conformance.processes import sessions
-from conformance.records import Job, Status
-from conformance.scenario import Scenario
-from conformance.store import GroupFolder, event_log
+from conformance.runner.processes import sessions
+from conformance.runner.store import GroupFolder, event_log
+from conformance.spec.builtin.engine_alone import GENERATED
+from conformance.spec.records import Job, Status
+from conformance.spec.scenario import Scenario
 
 if TYPE_CHECKING:  # these import torch
     from conformance.engines.traced import Probe
-    from conformance.residual_stream import Settled
+    from conformance.spec.residual_stream import Settled
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def probed(
     obstacle with it if no layout fits or the trace failed.
     """
     from conformance.engines.structure import map_tensors
-    from conformance.residual_stream import Settled, settle
+    from conformance.spec.residual_stream import Settled, settle
 
     try:
         near = [map_tensors(output, lambda part: part.detach().cpu()) for output in outputs()]

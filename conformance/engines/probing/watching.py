@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines.tree import hooked
-from conformance.residual_stream import LAYOUTS
+from conformance.spec.residual_stream import LAYOUTS
 
 Streams = dict[int, Tensor]
 

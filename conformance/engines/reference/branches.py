@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines.tree import hooked
-from conformance.records import Site
+from conformance.spec.records import Site
 
 #: The relative float32 tolerance to which a layer's branches must add up to its update.
 _ADDS_UP = 1e-5

@@ -13,10 +13,10 @@ from itertools import combinations, count
 import torch
 from torch import Tensor
 
-from conformance.along_candidate import OffRow, first_off, layer_of
 from conformance.engines.reference.expert_choice import Tie
 from conformance.engines.reference.model import ReferenceModel
-from conformance.records import Site
+from conformance.spec.along_candidate import OffRow, first_off, layer_of
+from conformance.spec.records import Site
 
 #: The most runs of a case. A prompt has a few ties; a row that is wrong has all of them tried.
 MOST_RUNS = 100

@@ -2,7 +2,7 @@
 
 Each is transformers' own model with the differing parts replaced. An engine under an entry of
 known.yaml that names a definition is compared with it as strictly as with the reference. The names
-are in `conformance.records.PREDICTIONS`.
+are in `conformance.spec.records.PREDICTIONS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from conformance.engines.tree import exchanged
-from conformance.records import VLLM_BLOOM, VLLM_GPT_BIGCODE, VLLM_GPT_OSS
+from conformance.spec.records import VLLM_BLOOM, VLLM_GPT_BIGCODE, VLLM_GPT_OSS
 
 #: The limit in vLLM's kernel, for every gpt_oss.
 _LIMIT = 7.0

@@ -19,10 +19,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance import loose_json
-from conformance.builtin.one_layer import ONE_LAYER
-from conformance.builtin.probe import PROBE, PROBING
-from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.loading import generate_greedily
 from conformance.engines.model_parts import require_layers
@@ -42,11 +38,15 @@ from conformance.engines.reference.expert_choice import routers
 from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
-from conformance.generated_tokens import continuation, in_precision
-from conformance.records import DEFINITION, TIED, Case, Group, Job, Precision, Site
-from conformance.residual_stream import ROUNDING
-from conformance.scenario import Scenario
-from conformance.store import GroupFolder, event_log
+from conformance.runner.store import GroupFolder, event_log
+from conformance.spec import loose_json
+from conformance.spec.builtin.one_layer import ONE_LAYER
+from conformance.spec.builtin.probe import PROBE, PROBING
+from conformance.spec.checkpoints import SEAL
+from conformance.spec.generated_tokens import continuation, in_precision
+from conformance.spec.records import DEFINITION, TIED, Case, Group, Job, Precision, Site
+from conformance.spec.residual_stream import ROUNDING
+from conformance.spec.scenario import Scenario
 
 #: Two float32 computations may differ by this factor times the bf16 error of the same model, scaled
 #: down by 2¹⁶: the rounding is that much finer, and a model magnifies both alike. The same factor

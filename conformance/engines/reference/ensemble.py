@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module
 
 from conformance.engines.tree import exchanged
-from conformance.generated_tokens import FLOAT32_WAY
+from conformance.spec.generated_tokens import FLOAT32_WAY
 
 #: The attribute of an attention module that caps its scores.
 _CAP = "attn_logit_softcapping"

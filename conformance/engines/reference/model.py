@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LogitsProcessor
 
-from conformance.builtin.probe import PROBE
-from conformance.direction import direction
 from conformance.engines.model_parts import parts_of
 from conformance.engines.reference.at_once import Edit, recorded_steps, relative, rows_of
 from conformance.engines.reference.branches import Branches, Step
@@ -41,8 +39,10 @@ from conformance.engines.reference.places import (
     visited,
 )
 from conformance.engines.tree import exchanged, follow, hooked, reaches
-from conformance.generated_tokens import FLOAT32_WAY
-from conformance.programs.meaning import unit, without
+from conformance.spec.builtin.probe import PROBE
+from conformance.spec.direction import direction
+from conformance.spec.generated_tokens import FLOAT32_WAY
+from conformance.spec.programs.meaning import unit, without
 
 #: The number of prompts whose padded batches are kept: no run holds those rows otherwise.
 _PADDED = 8
@@ -147,7 +147,7 @@ class Others:
 
 class ReferenceModel:
     """The `model` object of a scenario's reference: the reference or one baseline run. Its members
-    are documented in `conformance.authoring.Reference`.
+    are documented in `conformance.spec.authoring.Reference`.
 
     If it runs each prompt `anew`, nothing is reused between calls of `run`: the ties of the call
     with this number (from 0) are decided the other way.

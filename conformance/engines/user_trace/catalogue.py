@@ -18,7 +18,7 @@ from torch.nn import Module
 
 from conformance.engines.tree import follow, hooked
 from conformance.engines.user_trace.sequences import ENTRY, entering
-from conformance.records import Site
+from conformance.spec.records import Site
 
 #: The most bytes kept for all prompts together.
 BYTES = 192 << 20

@@ -18,18 +18,18 @@ from nnsight.intervention.source import STATE
 from torch import Tensor
 from transformers import GenerationConfig
 
-from conformance.builtin.probe import PROBING
-from conformance.builtin.user_trace import CALLED
 from conformance.engines.hf import HFEngine
 from conformance.engines.reference.ensemble import score_caps
 from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.traced import Probe
 from conformance.engines.tree import follow
 from conformance.engines.user_trace import catalogue, sequences, user_file
-from conformance.records import Case, Group, Job, Precision, Site, Status
-from conformance.residual_stream import LAYOUTS
-from conformance.scenario import Scenario
-from conformance.store import GroupFolder, event_log
+from conformance.runner.store import GroupFolder, event_log
+from conformance.spec.builtin.probe import PROBING
+from conformance.spec.builtin.user_trace import CALLED
+from conformance.spec.records import Case, Group, Job, Precision, Site, Status
+from conformance.spec.residual_stream import LAYOUTS
+from conformance.spec.scenario import Scenario
 
 #: The layouts of transformers' layers: a batch of rows, or a tuple that begins with one.
 BATCHED = ("batched", "tuple_batched")

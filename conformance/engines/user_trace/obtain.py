@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from transformers import AutoConfig
 
-from conformance import checkpoints
 from conformance.engines.building.checkpoint_builder import BuiltCheckpoint, build
-from conformance.records import Job
+from conformance.spec import checkpoints
+from conformance.spec.records import Job
 
 
 def open_engine(job: Job) -> BuiltCheckpoint:

@@ -22,8 +22,8 @@ from torch.nn import Module
 
 from conformance.engines.tree import follow, hooked
 from conformance.engines.vllm.inside.worker_rpc import identity
-from conformance.records import Site
-from conformance.residual_stream import LAYOUTS
+from conformance.spec.records import Site
+from conformance.spec.residual_stream import LAYOUTS
 
 #: The most steps kept of a sequence, and bytes kept of one engine.
 STEPS = 16

@@ -21,9 +21,9 @@ import psutil
 import torch
 from torch import Tensor
 
-from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines.structure import dense_copy
-from conformance.records import Case, Job, Site
+from conformance.spec.builtin.user_trace import USER_TRACE
+from conformance.spec.records import Case, Job, Site
 
 #: The share of the free memory that all traces running at once may use when they begin. Other
 #: processes on the machine may take some meanwhile.

@@ -14,8 +14,8 @@ from conformance.engines.refusals import refused
 from conformance.engines.user_trace import sequences, user_file
 from conformance.engines.vllm import client
 from conformance.engines.vllm.engine import VLLMEngine
-from conformance.records import Case, Job
-from conformance.scenario import Scenario
+from conformance.spec.records import Case, Job
+from conformance.spec.scenario import Scenario
 
 
 class CheckedVLLM(VLLMEngine):

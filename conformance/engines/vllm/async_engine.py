@@ -22,7 +22,7 @@ from conformance.engines.probing import beside
 from conformance.engines.vllm import client
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.engines.vllm.requests import NOT_ABORTED, name_adapter
-from conformance.records import Job
+from conformance.spec.records import Job
 
 
 @cache

@@ -13,8 +13,6 @@ from nnsight import save
 from torch import Tensor
 from transformers import AutoConfig
 
-from conformance import loose_json
-from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.inside_attention import counts
 from conformance.engines.lm import TracedModel, UntracedLogProbabilities
@@ -38,9 +36,11 @@ from conformance.engines.vllm.sampled import (
     own_logprobs,
     own_words,
 )
-from conformance.inputs import usable
-from conformance.records import Case, Group, Job, Precision, Status
-from conformance.scenario import Scenario
+from conformance.spec import loose_json
+from conformance.spec.builtin.probe import PROBE
+from conformance.spec.inputs import usable
+from conformance.spec.records import Case, Group, Job, Precision, Status
+from conformance.spec.scenario import Scenario
 
 #: The longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256

@@ -17,7 +17,7 @@ from torch import Tensor
 from conformance.engines import Refused
 from conformance.engines.vllm.client import core_here
 from conformance.engines.vllm.requests import trace_scope
-from conformance.records import Job
+from conformance.spec.records import Job
 
 _PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 

@@ -12,7 +12,7 @@ from nnsight.tracing.tracer import dec, inc
 
 from conformance.engines.building.adapters import adapter_of
 
-#: The highest LoRA rank that models.yaml may request (`conformance.inputs.usable`).
+#: The highest LoRA rank that models.yaml may request (`conformance.spec.inputs.usable`).
 _MOST_RANK = 64
 
 #: vLLM's request object for the adapter of this process's model, if it has one.

@@ -26,13 +26,7 @@ from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
 from conformance.engines.vllm import client, patches
-from conformance.engines.vllm.async_engine import (
-    ABORTED,
-    SENT,
-    AsyncEngine,
-    AsyncModel,
-    generated,
-)
+from conformance.engines.vllm.async_engine import ABORTED, SENT, AsyncEngine, AsyncModel, generated
 from conformance.engines.vllm.engine import load
 from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.requests import NOT_ABORTED
@@ -44,7 +38,7 @@ from conformance.engines.vllm.serve_guard import (
     new_secret,
     without_proxy,
 )
-from conformance.records import Job
+from conformance.spec.records import Job
 
 #: Seconds that a request waits for the engine's load, and then for a trace.
 PATIENCE = 600.0

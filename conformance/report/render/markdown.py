@@ -18,7 +18,7 @@ from conformance.report.sections.section import (
     Text,
     texts,
 )
-from conformance.shortening import clip
+from conformance.spec.shortening import clip
 
 _WORDS = 300
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|#~])")

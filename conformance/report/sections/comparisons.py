@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.engines import LIBRARIES
-from conformance.records import CellResult, Precision, Results
 from conformance.report.grouping import grouped
 from conformance.report.sections.section import (
     Block,
@@ -19,7 +18,8 @@ from conformance.report.sections.section import (
     columns,
     verdict_text,
 )
-from conformance.shortening import clip
+from conformance.spec.records import CellResult, Precision, Results
+from conformance.spec.shortening import clip
 
 #: How much of a reason is shown: the number of observations off, and the first place.
 _WORDS = 110
@@ -39,7 +39,7 @@ _OF_LIBRARIES = (
 class Changes:
     """Differences from run `before`, in `common` cells; `counted` is a one-line summary.
 
-    `rows` hold a model and the row of cells that changed alike. `conformance.diff` makes them.
+    `rows` hold a model and the row of cells that changed alike, from `conformance.report.diff`.
     """
 
     before: str

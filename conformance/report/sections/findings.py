@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.expectations import conclusion_of, finding_of
-from conformance.records import CellResult, Finding, Gap, Results, Side, Verdict
+from conformance.judge.expectations import conclusion_of, finding_of
 from conformance.report.grouping import grouped
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import headline
-from conformance.shortening import without_numbers
+from conformance.spec.records import CellResult, Finding, Gap, Results, Side, Verdict
+from conformance.spec.shortening import without_numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from conformance.expectations.assess import Standing
-from conformance.records import CellResult, Finding, Gap, Results, Side
+from conformance.judge.expectations.assess import Standing
 from conformance.report.grouping import grouped
 from conformance.report.sections.section import Entry, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
-from conformance.shortening import clip, few
+from conformance.spec.records import CellResult, Finding, Gap, Results, Side
+from conformance.spec.shortening import clip, few
 
 _NAMES = 6
 _TITLE = 80

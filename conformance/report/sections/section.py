@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from conformance.records import Verdict
 from conformance.report.verdict_styles import LOOKS, Family
+from conformance.spec.records import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.records.injected import FILE, SCHEMA, Ending, Limit, Row, SelfTest, Totals
 from conformance.report.grouping import grouped
 from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
-from conformance.store.files import read_record
+from conformance.runner.store.files import read_record
+from conformance.spec.records.injected import FILE, SCHEMA, Ending, Limit, Row, SelfTest, Totals
 
 #: The family in which an ending is shown.
 _FAMILY = {

@@ -20,9 +20,9 @@ from conformance.engines.reference.forwards import (
 )
 from conformance.engines.reference.model import ReferenceModel
 from conformance.engines.tree import exchanged
-from conformance.generated_tokens import in_precision
-from conformance.judge.reference import FEWEST_BASELINE_RUNS
-from conformance.records import Precision
+from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
+from conformance.spec.generated_tokens import in_precision
+from conformance.spec.records import Precision
 from tests.engines import tiny
 
 #: Norms that multiply with their weight, and norms that multiply with one more.

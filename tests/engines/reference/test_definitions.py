@@ -10,7 +10,7 @@ from torch.nn import GELU
 from transformers import AutoModelForCausalLM, BloomConfig, GPTBigCodeConfig, LlamaConfig
 
 from conformance.engines.reference.definitions import definitions
-from conformance.records import PREDICTIONS, VLLM_BLOOM, VLLM_GPT_BIGCODE
+from conformance.spec.records import PREDICTIONS, VLLM_BLOOM, VLLM_GPT_BIGCODE
 
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
 

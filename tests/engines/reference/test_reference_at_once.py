@@ -14,8 +14,8 @@ from conformance.engines.reference.at_once import rows_of
 from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members
 from conformance.engines.reference.model import Others, ReferenceModel
 from conformance.engines.tree import hooked, layer_path
-from conformance.generated_tokens import in_precision
-from conformance.records import Precision
+from conformance.spec.generated_tokens import in_precision
+from conformance.spec.records import Precision
 from tests.engines import tiny
 
 FAMILIES = ("llama", "gpt2", "bloom", "gemma2", "mamba2", "qwen3_moe")

@@ -11,9 +11,9 @@ from conformance.engines.reference.at_once import recorded_steps
 from conformance.engines.reference.branches import Branches, find, observed
 from conformance.engines.reference.model import PromptRun
 from conformance.engines.tree import follow, layer_path
-from conformance.judge.diagnosis.predictions import NoisyRows, Scene
-from conformance.judge.diagnosis.transformations import branches
-from conformance.records import Site
+from conformance.judge.cell.diagnosis.predictions import NoisyRows, Scene
+from conformance.judge.cell.diagnosis.transformations import branches
+from conformance.spec.records import Site
 from tests.engines import tiny
 
 FAMILIES = ("llama", "gemma2", "gpt2", "opt", "gpt_neox", "phi3", "bloom")

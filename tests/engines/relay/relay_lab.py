@@ -24,7 +24,7 @@ import relay_faults
 import torch
 
 from conformance.engines import ENVIRONMENT, set_environment
-from conformance.processes import sessions, temporary
+from conformance.runner.processes import sessions, temporary
 from tests.patience import PATIENCE
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from relay_lab import Engine
 
-from conformance.processes import sessions, temporary
+from conformance.runner.processes import sessions, temporary
 from tests.patience import PATIENCE
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from relay_lab import Lab, Spec
 
 from conformance.engines import set_environment
 from conformance.engines.vllm import client, engine, relay
-from conformance.records import Backend, Column, Job, Model, Source
+from conformance.spec.records import Backend, Column, Job, Model, Source
 
 ROOT = Path(__file__).parents[3]
 

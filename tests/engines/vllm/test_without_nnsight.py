@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conformance.engines.vllm import engine, without_nnsight
-from conformance.judge import attribution, raised
-from conformance.records import Backend, Column, Frame, Job, Model, Owner, Side, Verdict
+from conformance.judge.cell import attribution, raised
+from conformance.spec.records import Backend, Column, Frame, Job, Model, Owner, Side, Verdict
 from tests.known_runs import cell
 
 WORDS = "1 validation error\n  Value error, sliding window with max_window_layers is no good"

@@ -19,7 +19,7 @@ from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.inside.worker_rpc import HarnessRPC
 from conformance.engines.vllm.relay.runner import RelayRunner, RelayWorker
-from conformance.processes import sessions, temporary
+from conformance.runner.processes import sessions, temporary
 from conformance.worker import process_state
 
 

@@ -11,8 +11,8 @@ from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.inside.worker_rpc import HarnessRPC
 from conformance.engines.vllm.relay.runner import RelayRunner, RelayWorker
-from conformance.processes import temporary
-from conformance.records import Precision
+from conformance.runner.processes import temporary
+from conformance.spec.records import Precision
 
 
 class GPUTraceRunner(WatchedRunner, NNsightGPUModelRunner):  # type: ignore[misc]

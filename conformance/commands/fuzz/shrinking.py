@@ -1,0 +1,302 @@
+"""Minimise a program that differs, one batch of smaller candidates at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
+
+from conformance.commands.fuzz.causes import Failure, same_failures
+from conformance.spec.programs import Do, Operation, Program, Tokens, valid
+from conformance.spec.records import Backend, Precision
+
+#: The most batches for minimising one program.
+ROUNDS = 10
+#: The most programs that are tried at once.
+MOST = 48
+#: The most when each failing program makes its engine restart.
+MOST_FATAL = 14
+
+
+class Stage(StrEnum):
+    """What the next batch of a difference tries."""
+
+    PEEL = "without what is known already"
+    FEW = "few of its operations"
+    SIMPLER = "something less"
+    WHOLE = "on every column"
+    DONE = "done"
+
+
+@dataclass
+class Shrinking:
+    """One program being minimised. `failures` are those of the present program on `backends`, the
+    fewest columns that show the difference: the first that fails, and transformers. `seen` are the
+    failures of the drawn program.
+    """
+
+    number: int
+    model: str
+    drawn: Program
+    program: Program
+    failures: dict[str, Failure]
+    backends: tuple[Backend, ...]
+    every: tuple[Backend, ...]
+    stage: Stage = Stage.FEW
+    peeled_from: str = ""
+    rounds: int = 0
+    after: int = 0
+    seconds: float = 0.0
+    tried: list[Program] = field(default_factory=list)
+    seen: Mapping[str, Failure] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = dict(self.failures)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The precisions in which a smaller program must run to show the same."""
+        shown = {failure.precision for failure in self.failures.values()}
+        return tuple(one for one in Precision if one in {Precision.FLOAT32, *shown})
+
+    def candidates(self) -> list[Program]:
+        """Return the programs to try next, and remember them until `take` receives the results."""
+        if self.stage is Stage.FEW:
+            self.tried = few(self.program)
+        elif self.stage is Stage.SIMPLER:
+            self.tried = simpler(self.program)
+        else:
+            self.tried = [self.program]
+        fatal = any(failure.kind != "value" for failure in self.failures.values())
+        self.tried = self.tried[: MOST_FATAL if fatal else MOST]
+        return self.tried
+
+    @property
+    def columns(self) -> tuple[Backend, ...]:
+        """The columns on which the candidates run."""
+        return self.every if self.stage is Stage.WHOLE else self.backends
+
+    def take(self, results: Mapping[str, Mapping[str, Failure]]) -> None:
+        """Continue from the candidates' failures, by program name and column."""
+        self.rounds += 1
+        if self.stage in {Stage.PEEL, Stage.WHOLE}:
+            self.failures = dict(results[self.program.name])
+            if self.stage is Stage.WHOLE or not self.failures:
+                self.stage = Stage.DONE
+            else:
+                self.stage = Stage.FEW if few(self.program) else Stage.SIMPLER
+            return
+        alike = [
+            program
+            for program in self.tried
+            if same_failures(self.failures, results.get(program.name, {}))
+        ]
+        if alike:
+            self.program = min(alike, key=size)
+            self.failures = dict(results[self.program.name])
+        over = not alike and self.stage is Stage.SIMPLER
+        is_least = over or self.rounds >= ROUNDS or not simpler(self.program)
+        self.stage = Stage.WHOLE if is_least else Stage.SIMPLER
+
+
+def few_columns(
+    failures: Mapping[str, Failure], backends: Sequence[Backend]
+) -> tuple[Backend, ...]:
+    """Return the first column that fails and transformers: whether transformers also fails
+    distinguishes causes.
+    """
+    first = next(backend for backend in backends if backend.id in failures)
+    beside = next((backend for backend in backends if backend.engine == "hf"), first)
+    return (first,) if beside is first else (beside, first)
+
+
+def size(program: Program) -> tuple[int, ...]:
+    """Return the sort key of a program's size: operations count first."""
+    return (
+        len(program.operations),
+        len(program.prompts),
+        program.steps,
+        len(program.groups),
+        sum(_detail(op) for op in program.operations),
+        sum(map(len, program.prompts)),
+    )
+
+
+def _detail(operation: Operation) -> int:
+    return (
+        (operation.tokens is not Tokens.ALL)
+        + (operation.prompt is not None)
+        + (operation.step is not None)
+        + (operation.amount != 1)
+        + (operation.seed != 0)
+        + (operation.value is not None)
+        + 2 * (operation.do in (Do.PRODUCT, Do.DIFFERENCE, Do.PROJECT, Do.REPLACE))
+        + (operation.do is not Do.READ)
+    )
+
+
+def few(program: Program) -> list[Program]:
+    """Return the program with none, each one, each two, and all but one of its operations."""
+    every = range(len(program.operations))
+    subsets = [set(subset) for count in (0, 1, 2) for subset in combinations(every, count)]
+    subsets += [set(every) - {index} for index in every]
+    programs = [keeping(program, subset) for subset in subsets]
+    return _distinct([*programs, *_plain_ones(programs)], program)
+
+
+def simpler(program: Program) -> list[Program]:
+    """Return programs that are simpler in one respect, or in several."""
+    return _distinct(
+        (_tidied(candidate) for candidate in [*_simpler(program), *_plain_ones([program])]), program
+    )
+
+
+def _plain_ones(programs: Iterable[Program]) -> Iterator[Program]:
+    """Yield each program with default values, on all of its prompts, on two, and on one."""
+    for program in programs:
+        values = [replace(op, value=None) for op in program.operations]
+        for operations in (program.operations, tuple(values)):
+            plain = replace(
+                program,
+                operations=tuple(
+                    replace(op, tokens=Tokens.ALL, prompt=None, step=None, amount=1.0, seed=0)
+                    if op.do not in (Do.FORCE, Do.STOP)
+                    else op
+                    for op in operations
+                ),
+                traces=(),
+            )
+            yield plain
+            plain = _with_steps(plain, 1)
+            yield plain
+            for prompt in reversed(range(2, len(plain.prompts))):
+                plain = without_prompt(plain, prompt)
+            yield plain
+            yield alone(plain)
+
+
+def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:
+    distinct = {
+        candidate.name: candidate
+        for candidate in candidates
+        if valid(candidate) and candidate != than and size(candidate) < size(than)
+    }
+    return sorted(distinct.values(), key=size)[:MOST]
+
+
+def _simpler(program: Program) -> Iterator[Program]:
+    operations = program.operations
+    yield alone(program)
+    for index in range(len(operations)):
+        yield keeping(program, set(range(len(operations))) - {index})
+    for prompt in range(len(program.prompts)):
+        yield without_prompt(program, prompt)
+        yield alone(program, prompt)
+    if program.traces:
+        yield replace(program, traces=())
+    used = max((op.step for op in operations if op.step is not None), default=0) + 1
+    for steps in {1, used, program.steps - 1}:
+        if 1 <= steps < program.steps:
+            yield _with_steps(program, steps)
+    for index, operation in enumerate(operations):
+        for plainer in _plainer(operation):
+            yield replace(
+                program, operations=(*operations[:index], plainer, *operations[index + 1 :])
+            )
+    for text in program.prompts[1:]:
+        yield replace(program, prompts=(text,) * len(program.prompts))
+
+
+def _plainer(operation: Operation) -> Iterator[Operation]:
+    plain = Operation(Do.READ)
+    for name in ("tokens", "prompt", "step", "amount", "seed", "value"):
+        default = getattr(plain, name)
+        if getattr(operation, name) != default:
+            yield replace(operation, **{name: default})
+    if operation.do in (Do.PROJECT, Do.REPLACE, Do.SCALE):
+        yield replace(operation, do=Do.ADD, value=None, amount=1.0)
+    # Writes also read their place back. If reading alone differs, the write is not needed.
+    if operation.do is not Do.READ and operation.do.observes:
+        yield replace(operation, do=Do.READ, value=None, amount=1.0, seed=0)
+
+
+def keeping(program: Program, kept: set[int]) -> Program:
+    """Return the program with only these operations and those whose values they take."""
+    indices = set(kept)
+    while (
+        more := {
+            op.value for index in indices if (op := program.operations[index]).value is not None
+        }
+        - indices
+    ):
+        indices |= more
+    order = sorted(indices)
+    new = {old: index for index, old in enumerate(order)}
+    return replace(
+        program,
+        operations=tuple(
+            replace(op, value=None if op.value is None else new[op.value])
+            for op in (program.operations[old] for old in order)
+        ),
+    )
+
+
+def without(program: Program, removed: set[int]) -> Program:
+    """Return the program without these operations and without those that take their values."""
+    dropped = set(removed)
+    while more := {
+        index
+        for index, op in enumerate(program.operations)
+        if op.value in dropped and index not in dropped
+    }:
+        dropped |= more
+    return keeping(program, set(range(len(program.operations))) - dropped)
+
+
+def without_prompt(program: Program, dropped: int) -> Program:
+    """Return the program without one prompt and its operations."""
+    if len(program.prompts) == 1:
+        return program
+    own = {index for index, op in enumerate(program.operations) if op.prompt == dropped}
+    smaller = without(program, own)
+
+    new = {p: p - (p > dropped) for p in range(len(program.prompts))}
+    groups = tuple(tuple(new[p] for p in group if p != dropped) for group in program.groups)
+    return replace(
+        smaller,
+        prompts=tuple(text for index, text in enumerate(smaller.prompts) if index != dropped),
+        operations=tuple(
+            op if op.prompt is None else replace(op, prompt=new[op.prompt])
+            for op in smaller.operations
+        ),
+        traces=tuple(filter(None, groups)) if program.traces else (),
+    )
+
+
+def alone(program: Program, kept_prompt: int = 0) -> Program:
+    """Return the program with one prompt and one step."""
+    for prompt in reversed(range(len(program.prompts))):
+        if prompt != kept_prompt:
+            program = without_prompt(program, prompt)
+    return _with_steps(replace(program, traces=()), 1)
+
+
+def _with_steps(program: Program, steps: int) -> Program:
+    late = {
+        index
+        for index, op in enumerate(program.operations)
+        if op.step is not None and op.step >= steps
+    }
+    smaller = without(program, late)
+    fewer = tuple(replace(op, step=None if steps == 1 else op.step) for op in smaller.operations)
+    return replace(smaller, operations=fewer, steps=steps)
+
+
+def _tidied(program: Program) -> Program:
+    """Drop the prompt numbers of a single prompt and the traces of a single trace."""
+    operations = program.operations
+    if len(program.prompts) == 1 and not any(op.do is Do.STOP for op in operations):
+        operations = tuple(replace(op, prompt=None) for op in operations)
+    traces = program.traces if len(program.groups) > 1 else ()
+    return replace(program, operations=operations, traces=traces)

@@ -1,0 +1,261 @@
+"""Turn the stored observations of a self-test into its table, using the ordinary judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from conformance.commands.selftest.fault import INSIDE
+from conformance.commands.selftest.faulty_columns import FaultyColumn
+from conformance.judge.cell.measures import metrics
+from conformance.judge.cell.measures.relations import BITWISE
+from conformance.judge.runs import OneModel
+from conformance.runner.store import RunFolder
+from conformance.spec.records import (
+    Attribution,
+    Backend,
+    Cell,
+    CellResult,
+    Column,
+    Judged,
+    Model,
+    Precision,
+    Side,
+    Site,
+    Thresholds,
+)
+from conformance.spec.records.injected import Alarm, Ending, Limit, Row
+from conformance.spec.scenario import Scenario
+
+#: The printed bound assumes that two errors are orthogonal. With some hundred numbers that holds
+#: only to a few per cent, so a miss this little above the bound does not count.
+AT_THE_BOUND = 1.1
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The judge's results. `cells` are the verdicts. `apart` are the attributions of faulty cells
+    judged without a fault-free column of the same engine. `by_precision` are the fault-free cells'
+    verdicts in each precision alone. `limits` are the smallest faults of writes that it finds.
+    """
+
+    cells: Mapping[str, CellResult]
+    apart: Mapping[str, Attribution]
+    by_precision: Mapping[Precision, Mapping[str, CellResult]] = field(default_factory=dict)
+    limits: Sequence[Limit] = ()
+
+
+def merged(parts: Iterable[Verdicts]) -> Verdicts:
+    """Return the results of several models together."""
+    cells: dict[str, CellResult] = {}
+    apart: dict[str, Attribution] = {}
+    by_precision: dict[Precision, dict[str, CellResult]] = {kind: {} for kind in Precision}
+    limits: list[Limit] = []
+    for part in parts:
+        cells |= part.cells
+        apart |= part.apart
+        limits += part.limits
+        for precision, fault_free in part.by_precision.items():
+            by_precision[precision] |= fault_free
+    return Verdicts(cells, apart, by_precision, limits)
+
+
+def results(
+    run: RunFolder,
+    model: Model,
+    backends: Sequence[Backend],
+    faulty: Sequence[FaultyColumn],
+    fault_free: Sequence[Cell],
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> Verdicts:
+    """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells:
+    each in the precision of its fault, judged together with fault-free cells in the same precision.
+    """
+    plain = [cell for cell in fault_free if cell.model == model.id]
+    by_cell: dict[str, CellResult] = {}
+    apart: dict[str, Attribution] = {}
+    by_precision: dict[Precision, Mapping[str, CellResult]] = {}
+    for precision in Precision:
+        in_precision = [column for column in faulty if column.precision is precision]
+        cells = [
+            *plain,
+            *(cell for column in in_precision for cell in column.cells if cell.model == model.id),
+        ]
+        columns = (*map(Column, backends), *(column.as_judged() for column in in_precision))
+        judge = OneModel(run, model, columns, scenarios, thresholds, (precision,))
+        judged = judge.cells(cells)
+        by_precision[precision] = {cell.id: judged[cell.id] for cell in plain}
+        by_cell |= judge.blamed(judged, columns)
+        for group in _alone(in_precision):
+            own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
+            blamed = judge.blamed(own, [column.as_judged() for column in group])
+            apart |= {
+                name: result.attribution for name, result in blamed.items() if result.attribution
+            }
+    judge = OneModel(
+        run, model, tuple(map(Column, backends)), scenarios, thresholds, tuple(Precision)
+    )
+    decided = judge.blamed(judge.cells(plain), judge.columns)
+    return Verdicts(by_cell | decided, apart, by_precision)
+
+
+def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
+    """Group the columns of one engine with the same fault, as if every column of that engine had
+    it. Faults of the transport are left out: a single stage without the fault distinguishes them.
+    """
+    groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
+    for column in faulty:
+        if column.variant.fault.side is not Side.PIPELINE:
+            key = (column.model, column.backend.engine, column.variant.id)
+            groups.setdefault(key, []).append(column)
+    return list(groups.values())
+
+
+def rows(
+    run: RunFolder,
+    faulty: Sequence[FaultyColumn],
+    verdicts: Verdicts,
+    sound: Verdicts,
+) -> list[Row]:
+    """Return a row for each faulty cell. The bound is the smallest detectable error that the
+    `sound` judge reported for the fault-free cell, in the precision of the fault.
+    """
+    return [_row(run, column, cell, verdicts, sound) for column in faulty for cell in column.cells]
+
+
+def alarms(by_cell: Mapping[str, CellResult], fault_free: Sequence[Cell]) -> list[Alarm]:
+    return [
+        Alarm(cell.id, by_cell[cell.id].verdict, by_cell[cell.id].reason)
+        for cell in fault_free
+        if by_cell[cell.id].verdict.fails
+    ]
+
+
+def _held_to_bits(fault_free: CellResult) -> bool:
+    return any(relation.name.startswith(BITWISE) for relation in fault_free.relations)
+
+
+def _row(
+    run: RunFolder,
+    column: FaultyColumn,
+    cell: Cell,
+    verdicts: Verdicts,
+    sound: Verdicts,
+) -> Row:
+    fault, result = column.variant.fault, verdicts.cells[cell.id]
+    row = Row(
+        fault=fault.id,
+        side=fault.side,
+        variant=column.variant.id,
+        model=cell.model,
+        backend=column.backend.id,
+        scenario=cell.scenario,
+        case=cell.case,
+        dose=column.variant.dose,
+        place=column.variant.place,
+        ending=Ending.MISSED,
+        verdict=result.verdict,
+        expected=tuple(sorted(fault.verdicts)),
+        right_verdict=result.verdict in fault.verdicts,
+        diagnosis=result.diagnosis,
+        says=fault.says,
+        reason=result.reason,
+        inside=fault.point in INSIDE,
+    )
+    if result.harness:  # nothing was proved, whatever the verdict
+        return replace(row, ending=Ending.ALARM if fault.silent else Ending.MISSED)
+    if fault.silent:
+        ending = Ending.ALARM if result.verdict.fails else Ending.QUIET
+        return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
+    if result.verdict.neutral:
+        return replace(row, ending=Ending.ABSENT)
+    fault_free = sound.by_precision.get(fault.precision, {})
+    counterpart = fault_free.get(replace(cell, backend=column.backend.id).id)
+    if fault.by_bits and result.verdict.passes and not (counterpart and _held_to_bits(counterpart)):
+        return replace(row, ending=Ending.ABSENT)
+    if result.verdict.passes:
+        size = _size(run, column, cell, counterpart, sound.cells[cell.id]) if counterpart else None
+        below = size is not None and 0 < size < AT_THE_BOUND
+        return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
+    side = getattr(result.attribution, "side", None)
+    apart = getattr(verdicts.apart.get(cell.id), "side", None)
+    return replace(
+        row,
+        ending=Ending.CAUGHT,
+        right_diagnosis=_says_any(result.diagnosis, fault.says),
+        attribution=side,
+        right_side=_right_side(side, fault.side),
+        apart=apart,
+        right_apart=_right_side(apart, fault.side),
+        blame=_evidence_words(result.attribution, verdicts.apart.get(cell.id)),
+    )
+
+
+def _right_side(side: Side | None, injected: Side) -> bool | None:
+    return None if side is None or injected is Side.HARNESS else side is injected
+
+
+def _evidence_words(*attributions: Attribution | None) -> str:
+    return "; apart: ".join(
+        attribution.evidence for attribution in attributions if attribution is not None
+    )
+
+
+def _says_any(diagnosis: str, words: Sequence[str]) -> bool | None:
+    return any(word in diagnosis for word in words) if words else None
+
+
+def _size(
+    run: RunFolder, column: FaultyColumn, cell: Cell, fault_free: CellResult, faulty: CellResult
+) -> float | None:
+    """Return the fault's largest change relative to what the judge could detect in the fault-free
+    cell: over all tokens of a site or at any one of them. Common shifts and massive dimensions have
+    their own bounds; the sound judge reports the share of them that the faulty cell reached.
+    """
+    faulty_values = run.observations(cell.model, column.folder, cell.key)
+    fault_free_values = run.observations(cell.model, column.fault_free_folder, cell.key)
+    shares = [
+        share
+        for observation in fault_free.observations
+        if observation.smallest
+        and observation.site in faulty_values
+        and observation.site in fault_free_values
+        for share in _shares(
+            faulty_values[observation.site], fault_free_values[observation.site], observation
+        )
+    ]
+    shares += [
+        observation.extra[bound]
+        for observation in faulty.observations
+        for bound in ("shift_share", "massive_share")
+        if bound in observation.extra
+        and observation.site in fault_free_values
+        and not torch.equal(
+            faulty_values[observation.site].double(), fault_free_values[observation.site].double()
+        )
+    ]
+    return max(shares, default=None)
+
+
+def _shares(faulty_values: Tensor, fault_free_values: Tensor, fault_free: Judged) -> list[float]:
+    """Return the change of all tokens and of the worst one, each over the smallest error."""
+    if (
+        faulty_values.shape != fault_free_values.shape
+        or not fault_free_values.is_floating_point()
+        or not fault_free.smallest
+    ):
+        return []
+    before = metrics.rows(fault_free_values)
+    moved = metrics.rows(faulty_values) - before
+    if Site.parse(fault_free.site).name == "logits":  # compared without their means
+        moved = moved - moved.mean(dim=-1, keepdim=True)
+        before = before - before.mean(dim=-1, keepdim=True)
+    mask = metrics.bulk(before)
+    ratios = metrics.ratio(metrics.norm(moved, mask), metrics.norm(before, mask)).tolist()
+    shares = [metrics.median(ratios) / fault_free.smallest]
+    local = fault_free.extra.get("smallest_local")
+    return [*shares, max(ratios) / local] if local else shares

@@ -1,0 +1,286 @@
+"""Faults of the engine's own forward: hooks in the real model, in the process that runs it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
+from conformance.commands.selftest.faults.model import (
+    change_branch,
+    in_attention,
+    in_mlp,
+    latent,
+    layer_of,
+    mlp,
+    positional,
+)
+from conformance.commands.selftest.faults.rows import blurred, doubled, scaled, shifted, zeros
+from conformance.spec.records import Side, Verdict
+
+OFF = (Verdict.WRONG, Verdict.DRIFT)
+CASES = ("clean.pair", "read_all.pair")
+#: Other cases that show a wrong forward: the lens, one prompt of six, the final norm.
+MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
+#: The width of a key's rotary part in published models with latent attention; CPU kernels support
+#: no other width.
+_ROTARY = 64
+
+FORWARD = FaultFamily(
+    side=Side.ENGINE,
+    point=Point.FORWARD,
+    cases=CASES,
+    verdicts=Verdict.WRONG,
+    places="middle",
+)
+MLP = FaultFamily(in_mlp, **FORWARD.common)
+ATTENTION = FaultFamily(in_attention, **FORWARD.common)
+#: Attention that keeps a latent of keys and values.
+LATENT = FaultFamily(
+    **FORWARD.common
+    | {"architectures": ("deepseek_v2", "deepseek_v3"), "places": ("first", "middle")}
+)
+POSITIONS = FaultFamily(**FORWARD.common | {"places": "", "verdicts": OFF})
+FAMILIES = (MLP, ATTENTION, FORWARD, LATENT, POSITIONS)
+
+
+MLP.add(
+    "mlp-lost",
+    zeros,
+    "One layer's MLP adds nothing.",
+    places=("first", "middle", "last"),
+    quick=True,
+)
+# What could show that the write arrived is itself wrong, so this is reported. A report that the
+# check had no power would blame nobody.
+MLP.add(
+    "edit-unseen",
+    zeros,
+    "The last layer's MLP adds nothing, with an edit and without: of few layers all that comes "
+    "after the written one is wrong, and nothing shows if the edit arrived.",
+    cases=("ablation.middle", "steering.middle-large-all"),
+    places="last",
+)
+# Not where a norm after the branch removes the scale again (gemma2).
+MLP.add(
+    "mlp-twice",
+    doubled,
+    "One layer's MLP adds twice what it should.",
+    places=("middle", "last"),
+    architectures=("llama", "gpt2"),
+)
+MLP.add(
+    "mlp-scaled",
+    scaled,
+    "What one layer's MLP gives is multiplied by a constant.",
+    cases=MORE,
+    doses=(1.01, -1.0),
+)
+MLP.add(
+    "mlp-rows",
+    shifted,
+    "What one layer's MLP gives is shifted by one token, across requests too.",
+    cases=MORE,
+    doses=1,
+)
+MLP.add(
+    "coarse-mlp",
+    blurred,
+    "One layer's MLP carries a random error.",
+    doses=(0.003, 0.03, 0.3),
+    verdicts=OFF,
+    cases="read_all.pair",
+)
+ATTENTION.add(
+    "attention-lost", zeros, "One layer's attention adds nothing.", places=("first", "last")
+)
+ATTENTION.add(
+    "attention-scaled",
+    scaled,
+    "What one layer's attention gives is multiplied by a constant.",
+    cases=MORE,
+    doses=(1.01, -1.0),
+)
+
+
+@MLP.fault(
+    "row-lost",
+    cases="read_all.pair",
+    places=("first", "middle"),
+    met="nnsight pull request 685: partial sums under tensor parallelism",
+)
+def row_lost(rows: Tensor, now: Moment) -> Tensor:
+    """One token's row of an MLP is zero, as after a race between ranks."""
+    rows = rows.clone()
+    if len(rows) > 3:
+        rows[-2] = 0
+    return rows
+
+
+@FORWARD.fault("mlp-stale", cases=MORE, places="last")
+def stale(model: nn.Module, now: Moment) -> list[Any]:
+    """One layer's MLP gives what that of the layer before gave: a stale buffer."""
+    layers = [layer_of(model, now, further) for further in (-1, 0)]
+    if layers[0] is None or layers[1] is None:
+        if any(part is not None for part in layers):
+            raise Inexpressible("the two layers are on two stages")
+        return []
+    before = mlp(layers[0])
+    if before is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    previous: list[Tensor] = []
+
+    def keep(_: Any, args: Any, output: Any) -> None:
+        value = output[0] if isinstance(output, tuple) else output
+        previous[:] = [value.reshape(-1, value.shape[-1]).clone()]
+
+    def instead(rows: Tensor, _: Moment) -> Tensor:
+        return previous[0] if previous and previous[0].shape == rows.shape else rows
+
+    return [before.register_forward_hook(keep), *change_branch(mlp, instead, model, now)]
+
+
+@FORWARD.fault("slots-off", cases="multigen.read", places="", backends=VLLM)
+def slots(model: nn.Module, now: Moment) -> list[Any]:
+    """The scheduler's map of tokens to slots of the cache is one off, so that later steps attend to
+    keys and values in each other's place.
+    """
+    context = importlib.import_module("vllm.forward_context")
+
+    def hook(_: Any, args: Any) -> None:
+        if not context.is_forward_context_available():
+            return
+        forward_context = context.get_forward_context()
+        described = (forward_context.attn_metadata or {}).values()
+        maps = [
+            *(forward_context.slot_mapping or {}).values(),
+            *(getattr(one, "slot_mapping", None) for one in described),
+        ]
+        moved = set()
+        for slot_map in maps:
+            if not isinstance(slot_map, Tensor) or len(slot_map) < 2:
+                continue
+            if slot_map.data_ptr() not in moved:
+                moved.add(slot_map.data_ptr())
+                slot_map.copy_(slot_map.roll(1))
+
+    return [model.register_forward_pre_hook(hook)]
+
+
+class _Bypassed:
+    """Modules that run without nnsight's hooks until this is removed."""
+
+    def __init__(self, forwards: list[tuple[nn.Module, Any]]) -> None:
+        self.forwards = forwards
+        for module, _ in forwards:
+            del module.__dict__["forward"]
+
+    def remove(self) -> None:
+        for module, forward in self.forwards:
+            module.__dict__["forward"] = forward
+
+
+# Cases that read only logits still pass.
+@FORWARD.fault(
+    "hooks-skipped",
+    cases=("clean.alone", "clean.pair"),
+    backends=VLLM,
+    places="",
+    verdicts=Verdict.ERROR,
+)
+def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
+    """The engine goes around nnsight's hooks, as a replayed graph does; what reads nothing but
+    logits is right all the same.
+    """
+    forwards = [(module, module.__dict__.get("forward")) for module in model.modules()]
+    return [_Bypassed([(module, forward) for module, forward in forwards if forward is not None])]
+
+
+@FORWARD.fault(
+    "extract-off",
+    cases="extract.alone",
+    backends=("hf", "vllm-pp1"),  # vLLM refuses several stages
+    alone=True,
+    says="previous layer",
+)
+def layer_before(model: nn.Module, now: Moment) -> list[Any]:
+    """The engine hands out the state after the layer before."""
+    assert now.at is not None  # noqa: S101 - every variant of this names a layer
+    at = now.at
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        states = getattr(output, "hidden_states", None)
+        if states is not None:
+            place = at + 1  # the first state is the input of the first layer
+            output.hidden_states = (*states[:place], states[place - 1], *states[place + 1 :])
+        elif isinstance(output, tuple) and isinstance(output[1], list):
+            output[1][at] = output[1][at - 1]
+        return output
+
+    return [model.register_forward_hook(hook)]
+
+
+@LATENT.fault("latent-norm")
+def latent_off(model: nn.Module, now: Moment) -> list[Any]:
+    """The latent that attention keeps of keys and values is not normed."""
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        return args[0]
+
+    return _latent(model, now, 1, hook)
+
+
+@LATENT.fault("latent-rotary")
+def latent_rotary_lost(model: nn.Module, now: Moment) -> list[Any]:
+    """The keys of latent attention carry no position."""
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        rows, *more = output if isinstance(output, tuple) else (output,)
+        changed = rows.clone()
+        changed[..., -_ROTARY:] = 0  # the last columns of the projection to the latent
+        return (changed, *more) if isinstance(output, tuple) else changed
+
+    return _latent(model, now, 0, hook)
+
+
+def _latent(model: nn.Module, now: Moment, which: int, hook: Any) -> list[Any]:
+    part = layer_of(model, now)
+    if part is None:
+        return []
+    module = latent(part)[which]
+    if module is None:
+        raise Inexpressible("the layer's attention has no latent")
+    return [module.register_forward_hook(hook)]
+
+
+@POSITIONS.fault("rope", doses=(1, 8), quick=True)
+def positions_off(model: nn.Module, now: Moment) -> list[Any]:
+    """Every position after the first is too far on."""
+    modules = positional(model)
+    if not modules:
+        raise Inexpressible("no module turns positions into anything")
+
+    def move(ids: Any) -> Any:
+        if isinstance(ids, Tensor) and not ids.is_floating_point():
+            return torch.where(ids > 0, ids + int(now.dose), ids)
+        return ids
+
+    def hook(_: Any, args: Any, kwargs: Any) -> Any:
+        return tuple(map(move, args)), {key: move(value) for key, value in kwargs.items()}
+
+    return [module.register_forward_pre_hook(hook, with_kwargs=True) for module in modules]
+
+
+POSITIONS.add(
+    "rope-long",
+    positions_off,
+    "Every position of a long prompt after the first is one too far on.",
+    cases="long_context.all",
+    parts="long",
+    doses=1,
+    alone=True,
+    met="vllm #18267, #28839: pipeline stages wrong at long context only",
+)

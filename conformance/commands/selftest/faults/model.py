@@ -1,0 +1,104 @@
+"""Find the parts of a real model that faults of the forward change, and hook them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from conformance.commands.selftest.fault import Inexpressible, Moment
+
+#: The rows [tokens, width] that a branch gives → those that it gives with the fault.
+Change = Callable[[Tensor, Moment], Tensor]
+
+
+def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
+    """Return decoder layer `index`, or None if another stage holds it."""
+    lists = [
+        (name, child)
+        for name, child in model.named_modules()
+        if isinstance(child, nn.ModuleList) and len(child) == count
+    ]
+    if not lists:
+        return None
+    _, layers = min(lists, key=lambda entry: entry[0].count("."))
+    part = layers[index]
+    return part if any(True for _ in part.parameters()) else None
+
+
+def layer_of(model: nn.Module, now: Moment, further: int = 0) -> nn.Module | None:
+    """Return the layer of the fault, or one `further` on."""
+    assert now.at is not None  # noqa: S101 - every variant of these faults names a layer
+    return layer(model, now.at + further, now.layers)
+
+
+def _child(part: nn.Module, *names: str) -> nn.Module | None:
+    return next((child for name, child in part.named_children() if name in names), None)
+
+
+def attention(part: nn.Module) -> nn.Module | None:
+    """Return the first branch of a layer."""
+    return _child(part, "self_attn", "attn", "attention")
+
+
+def mlp(part: nn.Module) -> nn.Module | None:
+    """Return the second branch of a layer."""
+    return _child(part, "mlp")
+
+
+def in_mlp(change: Change) -> Callable[[nn.Module, Moment], list[Any]]:
+    """Return the act that changes the rows of the MLP of the fault's layer."""
+    return partial(change_branch, mlp, change)
+
+
+def in_attention(change: Change) -> Callable[[nn.Module, Moment], list[Any]]:
+    """Return the act that changes the rows of the attention of the fault's layer."""
+    return partial(change_branch, attention, change)
+
+
+def change_branch(
+    find: Callable[[nn.Module], nn.Module | None], change: Change, model: nn.Module, now: Moment
+) -> list[Any]:
+    """Hook a branch of the fault's layer so that `change` is applied to the rows that it gives.
+    Return no hook if another stage holds the layer.
+    """
+    part = layer_of(model, now)
+    if part is None:
+        return []
+    branch = find(part)
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        value = output[0] if isinstance(output, tuple) else output
+        changed = change(value.reshape(-1, value.shape[-1]), now).reshape(value.shape)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    return [branch.register_forward_hook(hook)]
+
+
+def latent(part: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
+    """Return two modules of latent attention: the projection down to the latent (alone or merged
+    with that of the queries), and the latent's norm.
+    """
+    by_name = {name.rpartition(".")[2]: child for name, child in part.named_modules()}
+    down = by_name.get("kv_a_proj_with_mqa") or by_name.get("fused_qkv_a_proj")
+    return down, by_name.get("kv_a_layernorm")
+
+
+def positional(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that use positions: rotary or learned embeddings."""
+    names = ("rotary_emb", "wpe")
+    return [child for name, child in model.named_modules() if name.endswith(names)]
+
+
+def final_norm(model: nn.Module, count: int) -> nn.Module | None:
+    """Return the last norm next to the list of layers, None if another process holds it."""
+    for parent in model.modules():
+        own = list(parent.children())
+        if any(isinstance(child, nn.ModuleList) and len(child) == count for child in own):
+            norms = [child for child in own if "norm" in type(child).__name__.lower()]
+            return norms[-1] if norms else None
+    return None

@@ -1,0 +1,303 @@
+"""Faulty columns: plan their cells, the jobs that run them, and the folders of their files.
+
+Most faults share an engine load: a worker runs one case after another, each with the fault that its
+name contains. Links make every fault's cells appear as a separate column, so that a faulty column
+is stored, read and judged like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conformance.commands.selftest.fault import CLIENTS, MARK, WITHOUT_A_BLOCK, Fault, Variant
+from conformance.errors import ConformanceError
+from conformance.runner.planning.jobs import FORCED, expected, launch, planned_jobs
+from conformance.runner.scheduling import Planned, TimeLimits
+from conformance.runner.store import RunFolder, gathered_in, link
+from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT, alone, case_of
+from conformance.spec.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
+from conformance.spec.scenario import PAIR, Scenario
+
+ENGINE = "conformance.commands.selftest.injecting.engine:open_engine"
+#: Groups of the faults of a model and backend that can share an engine load.
+SHARED = "faults"
+#: The approximate number of cells per load. A load takes some seconds, and so does a cell of a real
+#: model in float32; larger groups would leave processors idle.
+CELLS_OF_A_LOAD = 50
+#: Timeouts for cells that are meant to hang.
+SHORT = TimeLimits(cell=10.0, load=120.0, close=10.0)
+
+
+@dataclass(frozen=True)
+class FaultyColumn:
+    """One variant injected into one backend, and the cells that must catch it."""
+
+    backend: Backend
+    variant: Variant
+    cells: tuple[Cell, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.backend.id}{MARK}{self.variant.id}"
+
+    @property
+    def model(self) -> str:
+        return self.cells[0].model
+
+    @property
+    def precision(self) -> Precision:
+        return self.variant.fault.precision
+
+    @property
+    def folder(self) -> str:
+        """The folder of the observations of this column."""
+        return gathered_in(self.id, self.precision)
+
+    @property
+    def fault_free_folder(self) -> str:
+        """The folder of the observations of the same column without the fault."""
+        return gathered_in(self.backend.id, self.precision)
+
+    def as_judged(self) -> Column:
+        """Return the column as the judge sees it.
+
+        A fault that also occurs on one stage is compared with one faulty stage; a fault of the
+        transport is compared with a fault-free stage.
+        """
+        if self.variant.fault.side is Side.PIPELINE:
+            return Column(replace(self.backend, id=self.id))
+        options = {**self.backend.options, "variant": self.variant.id}
+        return Column(replace(self.backend, id=self.id, options=options))
+
+    def as_run(self) -> Column:
+        """Return the column for a separate engine load."""
+        options = {
+            "engine": self.backend.engine,
+            "options": {**self.backend.options, **self.variant.fault.options},
+            "variant": self.variant.id,
+        }
+        return Column(replace(self.backend, id=self.id, engine=ENGINE, options=options))
+
+
+def fits(fault: Fault, model: Model) -> bool:
+    """Return whether the model has the architecture and the parts that the fault needs."""
+    is_one = not fault.architectures or model.architecture in fault.architectures
+    return is_one and set(fault.parts) <= set(model.parts)
+
+
+def shared_out(
+    faults: Sequence[Fault], models: Sequence[Model], general: Sequence[str] | None = None
+) -> list[tuple[Model, tuple[Fault, ...]]]:
+    """Return the faults to inject into each model. A `general` model (None: every model) gets all
+    faults that fit it. Each other model, in order, gets those that fit neither a general model nor
+    an earlier one.
+    """
+    taken: set[str] = set()
+    shares: dict[str, tuple[Fault, ...]] = {}
+    for model in sorted(models, key=lambda model: general is not None and model.id not in general):
+        own = tuple(fault for fault in faults if fits(fault, model))
+        if general is not None:
+            own = tuple(fault for fault in own if not fault.models or model.id in fault.models)
+        if general is not None and model.id not in general:
+            own = tuple(fault for fault in own if fault.id not in taken)
+        shares[model.id] = own
+        taken |= {fault.id for fault in own}
+    return [(model, shares[model.id]) for model in models]
+
+
+def columns(
+    faults: Iterable[Fault], model: Model, backends: Sequence[Backend], most: int | None = None
+) -> tuple[FaultyColumn, ...]:
+    """Return every faulty column of a model, with only the last `most` variants of each fault."""
+    return tuple(
+        FaultyColumn(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
+        for fault in faults
+        if fits(fault, model)
+        for backend in backends
+        if backend.id in fault.backends
+        for variant in fault.variants()[-(most or 0) :]
+    )
+
+
+def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
+    return tuple(Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases)
+
+
+def fault_free_cells(
+    faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
+) -> tuple[Cell, ...]:
+    """Return the fault-free cells that correspond to faulty ones, on all columns. Cells of client
+    engines and of other engines are kept apart, because few scenarios run on both.
+    """
+    every = [(cell, column.backend.id in CLIENTS) for column in faulty for cell in column.cells]
+    return tuple(
+        Cell(model.id, backend.id, scenario, case)
+        for model in models
+        for backend in backends
+        for scenario, case in dict.fromkeys(
+            (cell.scenario, cell.case)
+            for cell, sent in every
+            if cell.model == model.id and sent is (backend.id in CLIENTS)
+        )
+    )
+
+
+def jobs(
+    run: RunFolder,
+    faulty: Sequence[FaultyColumn],
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    fault_free: Sequence[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path | tuple[Path, ...],
+    cache: Path,
+) -> list[Planned]:
+    """Return the jobs of the fault-free run, of the faulty columns and of what all of them
+    generated. Jobs whose cells hang or die come last: they fill the time that long jobs leave idle.
+    """
+    planned = planned_jobs(
+        run,
+        models,
+        (*map(Column, backends), *{column.id: column.as_run() for column in faulty}.values()),
+        [*fault_free, *(cell for column in faulty for cell in column.cells)],
+        scenarios,
+        folder=folder,
+        cache=cache,
+        precisions=tuple(Precision),
+    )
+    by_id = {job.id: job for job in planned}
+    single: dict[str, Planned] = {}
+    brief: list[Planned] = []
+    for column in faulty:
+        if not column.variant.fault.alone:
+            continue
+        name = f"{column.model}:{column.folder}"
+        job = replace(by_id[name], launch=launch(Column(column.backend)))
+        if column.variant.fault.short:
+            brief.append(replace(job, limits=SHORT))
+        else:
+            single[name] = replace(job, make=_expecting(job.make, column.backend))
+    shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
+    of_faults = {
+        f"{column.model}:{gathered_in(column.id, precision)}"
+        for column in faulty
+        for precision in Precision
+    }
+    sound = [job for job in planned if job.id not in of_faults]
+    ready = [job for job in sound if not _is_forced(job)] + [*single.values(), *shared]
+    forced = [
+        replace(job, after=tuple(dict.fromkeys(one.id for one in ready if _alike(one, job))))
+        for job in sound
+        if _is_forced(job)
+    ]
+    return [*ready, *forced, *brief]
+
+
+def _is_forced(job: Planned) -> bool:
+    """Return whether the reference follows what all columns of a model generated."""
+    return job.id.endswith(f":{FORCED.id}")
+
+
+def _alike(job: Planned, other: Planned) -> bool:
+    """Return whether two jobs are of one model."""
+    return job.id.partition(":")[0] == other.id.partition(":")[0]
+
+
+def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
+    """Make the job verify that its engine is what its column says."""
+
+    def expecting() -> Job | None:
+        job = make()
+        if job is None:
+            return None
+        return replace(job, expect=expected(backend, job.settings, job.precision))
+
+    return expecting
+
+
+def _shared_jobs(
+    run: RunFolder, faulty: Sequence[FaultyColumn], by_id: Mapping[str, Planned]
+) -> list[Planned]:
+    groups: dict[tuple[str, str, Precision], list[FaultyColumn]] = {}
+    for column in faulty:
+        key = (column.model, column.backend.id, column.precision)
+        groups.setdefault(key, []).append(column)
+    shared = []
+    for (model, backend, precision), members in groups.items():
+        fault_free = by_id[f"{model}:{gathered_in(backend, precision)}"]
+        for number, together in enumerate(_loads(members), start=1):
+            which = SHARED if number == 1 else f"{SHARED}-{number}"
+            name = gathered_in(f"{backend}{MARK}{which}", precision)
+            shared.append(
+                replace(
+                    fault_free,
+                    id=f"{model}:{name}",
+                    make=_sharing(run, fault_free.make, together, name),
+                    folder=run.group_folder(model, name).path,
+                    cached=False,
+                )
+            )
+    return shared
+
+
+def _loads(members: Sequence[FaultyColumn]) -> Iterable[Sequence[FaultyColumn]]:
+    """Yield groups of columns that share an engine load."""
+    cells, together = 0, list[FaultyColumn]()
+    for column in members:
+        together.append(column)
+        cells += len(column.cells)
+        if cells >= CELLS_OF_A_LOAD:
+            yield together
+            cells, together = 0, []
+    if together:
+        yield together
+
+
+def _sharing(
+    run: RunFolder, make: Callable[[], Job | None], members: Sequence[FaultyColumn], name: str
+) -> Callable[[], Job | None]:
+    """Return a job that runs many columns in one worker and links each column's files."""
+
+    def shared() -> Job | None:
+        job = make()
+        if job is None:
+            raise ConformanceError("the fault-free column has no job to take a fault's from")
+        fault_free = {case.key: case for case in job.cases}
+        cases: list[Case] = []
+        target = run.group_folder(job.model.id, name)
+        for column in members:
+            without = _without_nnsight(column, fault_free)
+            faulty_group = run.group_folder(job.model.id, column.folder)
+            (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
+            link(faulty_group.path / "group.json", target.path / "group.json")
+            fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
+            # A fault at a block's border does not affect these: use those of the column without it.
+            acts = column.variant.fault.point in WITHOUT_A_BLOCK
+            for key in () if acts else without:
+                link(faulty_group.cell(key), fault_free_group.cell(key))
+            for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
+                case = replace(
+                    fault_free[key], name=f"{fault_free[key].name}{MARK}{column.variant.id}"
+                )
+                cases.append(case)
+                link(faulty_group.cell(key), target.cell(case.key))
+        backend = job.backend
+        options = {"engine": backend.engine, "options": dict(backend.options)}
+        faulty = Column(replace(backend, id=name, engine=ENGINE, options=options))
+        return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
+
+    return shared
+
+
+def _without_nnsight(column: FaultyColumn, fault_free: Mapping[str, Case]) -> list[str]:
+    """Return the cases by which the judge attributes this column's failures: the engine alone on
+    its cells' prompts, and on those that show whether a column confirms the reference.
+    """
+    asked = {case_of(name, PAIR).key for name in WITHOUT_NNSIGHT}
+    for cell in column.cells:
+        beside = (alone(name, fault_free[cell.key]) for name in WITHOUT_NNSIGHT)
+        asked |= {case.key for case in beside if case is not None and not case.settings}
+    return [key for key in fault_free if key in asked]

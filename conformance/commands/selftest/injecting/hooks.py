@@ -1,0 +1,269 @@
+"""Install the hook points in a worker's processes. The engines know nothing about them.
+
+They are installed before the engine is opened, so that stages forked from the worker have them too.
+Without an active fault, every point passes its value through.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from conformance.commands.selftest.fault import SKIPPED, Inexpressible, Point, find
+from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.injecting import handed, switch
+
+_LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
+_INSIDE = re.compile(r"\.(\d+)\.")
+
+
+class _Points:
+    """Whether this process, or the one that it was forked from, has the points."""
+
+    installed = False
+
+
+_POINTS = _Points()
+
+
+def install(engine: str, *, pipeline: int) -> None:
+    """Install every point of a worker with this engine."""
+    from conformance.engines.model_parts import TracedAttention, TracedLayer, TracedPart
+    from conformance.engines.traced import TracedLayers
+    from conformance.spec.residual_stream import StreamLayer
+
+    _stream(StreamLayer)
+    _part(TracedLayer, "input", Point.INPUT)
+    _part(TracedPart, "input", Point.PART)
+    _part(TracedPart, "output", Point.PART)
+    _part(TracedPart, "live", Point.LIVE)
+    _held(TracedAttention)
+    _skip(TracedLayer)
+    _path(TracedLayers)
+    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
+    _unless_prevented(tracer, "stop", Point.STOP)
+    _POINTS.installed = True
+    if engine == "hf":
+        from conformance.engines.hf import HFModel, PaddedLayer, without_padding
+
+        handed.install(without_padding)
+        _stream(PaddedLayer)
+        _lm(HFModel)
+        return
+    from conformance.engines.vllm.engine import VLLMModel
+
+    handed.install(lambda rows: rows)
+    _lm(VLLMModel)
+    _spans()
+    _collected()
+    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").HarnessRPC
+    setattr(rpc, TOLD, arm_worker)
+    if pipeline > 1:
+        _relay()
+
+
+def _stream(kind: Any) -> None:
+    original = kind.__dict__["stream"]
+
+    def read(self: Any) -> Any:
+        value = original.fget(self)
+        return switch.passes(Point.READ, value, _index(self), lambda: self.envoy.output)
+
+    kind.stream = property(read, original.fset)
+
+
+def _part(kind: Any, name: str, point: Point) -> None:
+    original = kind.__dict__[name]
+
+    def read(self: Any) -> Any:
+        value = original.fget(self)
+        return switch.passes(point, value, _layer_of(self), lambda: self.envoy.inputs)
+
+    def write(self: Any, value: Any) -> None:
+        new = switch.passes(Point.GIVEN, value, _layer_of(self), lambda: self.envoy.inputs)
+        if new is not SKIPPED:
+            original.fset(self, new)
+
+    setattr(kind, name, property(read, write if original.fset else None))
+
+
+def _held(kind: Any) -> None:
+    original = kind.held
+
+    def read(self: Any, part: str) -> Any:
+        value = original(self, part)
+        return switch.passes(Point.HELD, value, _layer_of(self), lambda: (part, self))
+
+    kind.held = read
+
+
+def _layer_of(part: Any) -> int | None:
+    """Return the layer that contains a part, None for the embeddings and the final norm."""
+    inside = _INSIDE.search(f"{part.envoy.path}.")
+    return int(inside.group(1)) if inside else None
+
+
+def _index(layer: Any) -> int:
+    return int(layer.envoy.path.rsplit(".", 1)[1])
+
+
+def _skip(kind: Any) -> None:
+    def skip(self: Any) -> None:
+        inputs = self.envoy.inputs
+        new = switch.passes(Point.SKIP, passed_on(inputs, self.layout), _index(self))
+        if new is not SKIPPED:
+            self.envoy.skip(new)
+
+    # Imported by name: the parent also reads this module, and has no engine installed.
+    passed_on = importlib.import_module("conformance.engines.model_parts").passed_on
+    kind.skip = skip
+
+
+def _path(kind: Any) -> None:
+    original = kind.__getitem__
+
+    def item(self: Any, index: Any) -> Any:
+        path = self.path
+        self.path = switch.passes(Point.PATH, path)
+        try:
+            return original(self, index)
+        finally:
+            self.path = path
+
+    kind.__getitem__ = item
+
+
+def _unless_prevented(kind: Any, name: str, point: Point) -> None:
+    """Let a method be called only if the point lets it."""
+    original = getattr(kind, name)
+
+    def called(self: Any) -> None:
+        if switch.passes(point, value=True):
+            original(self)
+
+    setattr(kind, name, called)
+
+
+def _lm(kind: Any) -> None:
+    token = kind.__dict__["token"]
+    trace, lens, generated = kind.trace, kind.lens, kind.generated
+    extracted, force = kind.extracted, kind.force
+
+    def traced(self: Any, *prompt: Any, **how: Any) -> Any:
+        changed = switch.passes(Point.ASKED, how)
+        if changed is None:  # without any of the parameters
+            return self.model.trace(*prompt)
+        return trace(self, *prompt, **changed)
+
+    def through_lens(self: Any, stream: Any) -> Any:
+        return switch.passes(Point.LENS, lens(self, stream), raw=lambda: (self, stream))
+
+    def handed_out(self: Any, *layers: Any) -> Any:
+        rows = extracted(self, *layers)
+        return {at: switch.passes(Point.EXTRACTED, value, at) for at, value in rows.items()}
+
+    def forced(self: Any, token: int) -> None:
+        new = switch.passes(Point.FORCE, token)
+        if new is not SKIPPED:
+            force(self, new)
+
+    def ids(result: Any, steps: int) -> Any:
+        return switch.passes(Point.RESULT, generated(result, steps))
+
+    kind.token = property(lambda self: switch.passes(Point.CHOICE, token.fget(self)))
+    kind.trace, kind.lens, kind.generated = traced, through_lens, staticmethod(ids)
+    kind.extracted, kind.force = handed_out, forced
+    _unless_prevented(kind, "clear_edits", Point.CLEAR)
+
+
+def _spans() -> None:
+    batcher = importlib.import_module("nnsight.modeling.vllm.batching").VLLMBatcher
+    original = batcher.narrow
+
+    def narrow(self: Any, value: Any, group: Any) -> Any:
+        if group is None or not switch.acts(Point.SPAN):
+            return original(self, value, group)
+        start, size = group
+        begin = switch.passes(Point.SPAN, start, raw=lambda: (size, self.total))
+        return original(self, value, [begin, size])
+
+    batcher.narrow = narrow
+
+
+def _collected() -> None:
+    runners = importlib.import_module("nnsight.modeling.vllm.model_runners.GPUModelRunner")
+    kind = runners.NNsightGPUModelRunner
+    original = kind.collect_nnsight
+
+    def collect(self: Any, *args: Any, **more: Any) -> Any:
+        payload = original(self, *args, **more)
+        if payload is None or not switch.acts(Point.COLLECTED):
+            return payload
+        # The payload comes from this process.
+        by_request = pickle.loads(payload)  # noqa: S301
+        return pickle.dumps(switch.passes(Point.COLLECTED, by_request))
+
+    kind.collect_nnsight = collect
+
+
+#: The method that switches a fault on in a worker behind another process. Such a worker accepts
+#: plain values and a method's name, but no function.
+TOLD = "selftest_arm"
+
+
+def _relay() -> None:
+    from conformance.engines.vllm.relay import stage
+    from conformance.engines.vllm.relay.replay import RelayInterleaver, replay
+
+    serve = RelayInterleaver._serve  # noqa: SLF001 - this is the seam
+
+    def recorded(self: Any, log: Any, index: int, ready: Any, value: Any) -> Any:
+        after = serve(self, log, index, ready, value)
+        place = _LAYER.search(log.locations[index])
+        layer = int(place.group(1)) if place else None
+        noted = switch.passes(Point.RECORD, log.served[index], layer)
+        if noted is None:
+            del log.served[index]
+        else:
+            log.served[index] = noted
+        return after
+
+    def replayed(interleaver: Any, visits: Any, batch: Any, device: Any) -> Any:
+        visits = switch.passes(Point.REPLAY, visits)
+        return {} if visits is None else replay(interleaver, visits, batch, device)
+
+    # Set by name: the stages look them up at run time.
+    setattr(RelayInterleaver, "_serve", recorded)  # noqa: B010
+    setattr(stage, "replay", replayed)  # noqa: B010
+
+
+def arm_worker(
+    worker: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
+) -> str:
+    """Switch a fault on in a process of vLLM, also in its model. Return "" or why that fails."""
+    from conformance.engines.vllm.inside.worker_rpc import pipeline_place
+
+    if not name:
+        switch.disarm()
+        return ""
+    stage, stages = pipeline_place()
+    if not _POINTS.installed:  # not forked from a process with the points
+        install("vllm", pipeline=stages)
+    variant = find(FAULTS, name)
+    armed = switch.Armed(variant, layers, stage, stages, tuple(noise), path, layout)
+    switch.arm(armed)
+    return hook_model(armed, worker.model_runner.get_model())
+
+
+def hook_model(armed: switch.Armed, model: Any) -> str:
+    """Put a fault of the forward into this process's part of the model. Return "" or why not."""
+    if armed.variant.fault.point is not Point.FORWARD:
+        return ""
+    try:
+        armed.handles.extend(armed.variant.fault.act(model, armed.moment()))
+    except Inexpressible as error:
+        return str(error)
+    return ""

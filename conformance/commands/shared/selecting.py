@@ -1,0 +1,251 @@
+"""Turn options into runs, and find stored runs and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from conformance.commands.shared.options import Choice, RunOptions, note, out
+from conformance.errors import ConformanceError, ExitCode
+from conformance.runner.planning.selection import select
+from conformance.spec import loose_json
+from conformance.spec.checkpoints import cache_folder
+from conformance.spec.inputs import project
+from conformance.spec.records import Thresholds
+from conformance.spec.scenario import discover
+from conformance.spec.shortening import few
+
+if TYPE_CHECKING:
+    from conformance.judge.expectations import KnownGaps
+    from conformance.runner.planning.trust import Executed
+    from conformance.runner.scheduling import Allocate
+    from conformance.runner.store import RunFolder
+    from conformance.spec.records import Cell, Results
+    from conformance.spec.scenario import Places
+
+#: The most files that a message about existing checks names.
+_NAMED = 5
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
+    """Create a run's folder with the plan that the options request, building its environments."""
+    from conformance.commands.shared import execution
+    from conformance.commands.shared.environments import had
+    from conformance.runner.planning import trust
+
+    selected = select(choice, had)
+    trust.note(cache_folder(), trust.Executed(selected.models))
+    return execution.begin(
+        reports,
+        selected.models,
+        selected.columns,
+        selected.cells,
+        scenarios=choice.scenarios,
+        float32_only=selected.float32_only,
+        selection=selected.selection,
+        keep=running.keep,
+        thresholds=Thresholds(),
+        precisions=running.precisions,
+        jobs=running.groups,
+    )
+
+
+def executed(
+    folder: RunFolder,
+    scenarios: Places,
+    running: RunOptions,
+    *,
+    known: KnownGaps | None = None,
+    allocate: Allocate | None = None,
+) -> tuple[Results, Path]:
+    """Gather, judge and report. Exits when interrupted. `known` defaults to the project's
+    known.yaml. Runs locally unless `allocate` is given.
+    """
+    from conformance.commands.shared import execution
+    from conformance.judge.expectations import expected
+    from conformance.report.progress import Progress
+
+    plan = folder.plan()
+    known = expected() if known is None else known
+    nowhere = {column.id for column in plan.columns if column.untestable}
+    cells = [cell for cell in plan.cells if cell.backend not in nowhere]
+    only = plan.only_float32()
+    with Progress(cells, out, precisions=plan.precisions, float32_only=only) as progress:
+        finished = execution.execute(
+            folder,
+            plan,
+            discover(scenarios),
+            cache=cache_folder(),
+            limits=running.limits,
+            jobs=running.groups,
+            on_event=progress,
+            known=known,
+            tell=progress.note,
+            allocate=allocate,
+        )
+    if finished.results is None or finished.page is None:
+        note(f"interrupted; go on with: conformance run --resume {folder.id}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    return finished.results, finished.page
+
+
+@contextmanager
+def join_cluster(on: str, running: RunOptions) -> Iterator[Allocate | None]:
+    """Join the cluster that `on` names and yield what runs groups there; leave it afterwards. Yield
+    None if `on` is empty.
+
+    Raises ConformanceError if the cluster cannot be joined.
+    """
+    if not on:
+        yield None
+        return
+    from conformance.report.render.terminal import shown
+    from conformance.runner import cluster
+
+    address = cluster.parsed(on)
+    if (ended := cluster.apart()) is not None:
+        raise typer.Exit(ended)
+    with cluster.connected(address) as joined:
+        for machine in joined.machines:
+            note(shown(f"{machine.name}: {machine.cannot or machine.device}"))
+        yield joined.allocate(running.limits, most=running.jobs)
+
+
+def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFolder:
+    """Return a stored run to resume. Raises ConformanceError if its plan would execute something
+    that neither the installation nor the command line names, unless `trust`.
+    """
+    from conformance.runner.planning.trust import of_plan
+
+    folder = open_run(reports, name)
+    if folder.is_check:
+        raise ConformanceError(
+            "is no run but a check", path=folder.path, remedy=folder.plan().command
+        )
+    require_known(of_plan(folder.plan()), folder.path, choice, trust=trust)
+    note(f"going on with {folder.id}")
+    return folder
+
+
+def require_known(
+    executed: Executed, path: Path, choice: Choice, *, trust: bool, requirements: Sequence[str] = ()
+) -> None:
+    """Check what a run's files would execute; every caller that executes it must call this first.
+    Raises ConformanceError for what neither the installation, nor `choice`, nor the `requirements`
+    of the command line name, unless `trust`.
+    """
+    from conformance.runner.planning import trust as trusting
+
+    if trust:
+        return
+    named = trusting.Named(choice.manifest, cache_folder(), choice.scenarios, tuple(requirements))
+    trusting.require_known(executed, path, named)
+
+
+def checks() -> Path:
+    """Return the default folder in which `conformance check` stores its results."""
+    return cache_folder() / "checks"
+
+
+def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
+    """Return a run or check by its name. `check` is the newest check, or the newest that has this
+    cell.
+    """
+    from conformance.runner import store
+
+    if name == "check":
+        return newest_check(reports, cell)
+    if not name or (reports / name).is_dir():
+        return store.open_run(reports, name)
+    if (checks() / name).is_dir():
+        return store.open_run(checks(), name)
+    try:
+        return store.open_run(reports, name)
+    except ConformanceError as error:
+        from conformance.runner.store.cleaning import CHECKS_RULE
+
+        remedy = f"{error.remedy}; was it a check? {CHECKS_RULE}"
+        raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
+
+
+def found_with(run: RunFolder, reports: Path) -> list[str]:
+    """Return the options with which a command in this folder finds this run by its name. It was
+    found in `reports`, or among the checks.
+    """
+    known = (checks(), project.here().reports)
+    if run.path.resolve().parent in [folder.resolve() for folder in known]:
+        return []
+    return ["--reports", str(reports)]
+
+
+def elsewhere(check: Path) -> str:
+    """Return the folder that a check was started in, or "" if it is the current one or unknown."""
+    from conformance.runner.store import CHECK
+
+    folder = str(loose_json.mapping(check / CHECK).get("folder", ""))
+    return folder if folder != str(Path.cwd()) else ""
+
+
+def newest_check(reports: Path, cell: str = "") -> RunFolder:
+    """Return the newest check that has this cell, preferably one started in the current folder, and
+    print which one. Without --reports, the folders of checks and of runs are searched; otherwise
+    only the named folder.
+
+    Raises ConformanceError if there is none.
+    """
+    from conformance.runner.store import CHECK, RunFolder
+
+    usual = project.here().reports
+    places = [checks(), reports] if reports.resolve() == usual.resolve() else [reports]
+    ended = [
+        RunFolder(path)
+        for place in places
+        for path in place.glob("*")
+        if not path.is_symlink()
+        and all((path / name).is_file() for name in (CHECK, "results.json"))
+    ]
+    ended.sort(key=lambda run: run.id, reverse=True)
+    here = [run for run in ended if not elsewhere(run.path)]
+    run = _with_cell(here, cell) or _with_cell(ended, cell)
+    if run is None:
+        cases = few((one.case for each in here or ended for one in _planned(each)), _NAMED)
+        had = f"there are checks of {cases}; " if cases else ""
+        raise ConformanceError(
+            f"no check has a cell {cell!r}" if cell and ended else "there is no check",
+            path=places[0],
+            remedy=f"{had}make one: conformance check FILE -m MODEL; one that was kept with "
+            "--reports is found with the same --reports",
+        )
+    what = f" with {cell!r}" if cell else ""
+    where = "this folder" if run in here else "any folder"
+    aside = "" if run in here else "; this one has none"
+    note(f"the newest check of {where}{what}{aside}: {run.id}, {run.plan().command}")
+    return run
+
+
+def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
+    """Return the first run with a cell that this text names, as its whole id or else as a part."""
+    from conformance.report.terminal_text import MEANT
+
+    if not text:
+        return next(iter(runs), None)
+    # The plan also has the cells, and is read in a fraction of the time.
+    planned = [(run, _planned(run)) for run in runs]
+    return next((run for meant in MEANT for run, cells in planned if meant(cells, text)), None)
+
+
+def _planned(run: RunFolder) -> tuple[Cell, ...]:
+    """Return the cells of a check; none if it cannot be read."""
+    try:
+        return run.plan().cells
+    except ConformanceError:
+        return ()

@@ -1,0 +1,212 @@
+"""Conclude the cell's verdict and its reason from the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from conformance.judge.cell import judgement as verdict
+from conformance.judge.cell.diagnosis import diagnose, extent
+from conformance.judge.cell.evidence import Evidence
+from conformance.judge.cell.judgement import Judgement
+from conformance.judge.cell.measures.gain import Effect, Landing
+from conformance.spec.records import BF16_LIMITS, Limits, Precision, Relation, Site, Verdict
+
+#: Landings with an effect other than the intended one, and those that decide nothing.
+_OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
+_UNDECIDED = frozenset({Landing.POWERLESS, Landing.UNTOUCHED})
+#: The relation that is checked if the clean run is already wrong.
+RULE_OF_WRITES = "a write does what it should, though the clean run is off"
+#: A correct read-back may come from a copy that nothing uses (docs/numerics.md#the-gain).
+_READ_BACK = (
+    Verdict.VACUOUS,
+    "the write was read back, but nothing after it shows with power that it arrived",
+)
+
+
+def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
+    """Return the first verdict of the order that applies, with its reason."""
+    observations = tuple(
+        evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
+    )
+    if evidence.has_edit:
+        evidence.relations += _rule_of_writes(evidence)
+    claims = verdict.claims(observations, evidence.relations)
+    if evidence.has_edit:
+        claims += _write_claims(evidence, claims)
+    decided, reason = verdict.deciding(claims)
+    worst = verdict.worst(observations)
+    diagnosed = diagnose.diagnose(evidence, decided, limits) if explain else diagnose.Diagnosis()
+    return Judgement(
+        verdict=decided,
+        reason=reason,
+        observations=observations,
+        relations=tuple(evidence.relations),
+        worst_site=worst.site if worst else "",
+        worst_ratio=worst.q_max if worst else None,
+        harness=decided is Verdict.UNKNOWN,
+        diagnosis=diagnosed.sentence,
+        explanations=diagnosed.kinds,
+    )
+
+
+def _write_claims(
+    evidence: Evidence, claims: Sequence[tuple[Verdict, str]]
+) -> list[tuple[Verdict, str]]:
+    """Return what the gains say about the write.
+
+    Whether the cell has the power to decide depends on the reference alone. If the candidate's
+    clean run is already wrong, its gain says little about the write, so `_rule_of_writes` judges
+    those observations.
+    """
+    effects, precision = evidence.effects, evidence.reference.precision
+    kinds = {kind for kind, _ in claims}
+    if all(effect.landing in _UNDECIDED for effect in effects.values()):
+        if Verdict.UNKNOWN in kinds:
+            return []
+        # If every value equals a baseline run, any change is enough.
+        moved = {site for site, effect in effects.items() if effect.moved}
+        if kinds != {Verdict.EXACT} or not moved:
+            return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
+        return [] if _arrived(effects, moved, precision) else [_READ_BACK]
+    sound = {
+        site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
+    }
+    claims = [*_landing_claims(sound), *_leak_claims(sound)]
+    landed = {site for site, effect in sound.items() if effect.landing is Landing.LANDED}
+    arrived = _arrived(sound, landed, precision)
+    # If the observations that could show it are wrong without the write, that decides instead.
+    if len(sound) == len(effects) and not claims and not arrived:
+        return [_READ_BACK]
+    return claims
+
+
+def _rule_of_writes(evidence: Evidence) -> list[Relation]:
+    """Check the write where the clean run is wrong; return a relation only if it fails.
+
+    An entry in known.yaml that excuses the clean run excuses no fault of the write: it must not
+    change other rows, must have most of its effect, and nothing as large in addition.
+    """
+    off = {
+        site: effect
+        for site, effect in evidence.effects.items()
+        if _clean_is_wrong(evidence, site) and _goes_wrong(effect)
+    }
+    if not off:
+        return []
+    ordered = sorted(off, key=verdict.order)
+    leaks = [reason for _, reason in _leak_claims(off)]
+    why = leaks[0] if leaks else _gain_words(off, ordered[0])
+    where = verdict.places([str(site) for site in ordered])
+    return [Relation(RULE_OF_WRITES, holds=False, detail=f"not at {where}: {why}")]
+
+
+def _goes_wrong(effect: Effect) -> bool:
+    """Return whether the write is off by more than a wrong clean run explains."""
+    if effect.leaking:
+        return True
+    if effect.gain is None or effect.landing in _UNDECIDED:
+        return False
+    room = max(BF16_LIMITS.gain_tolerance, BF16_LIMITS.gain_sigmas * effect.gain.sigma)
+    if room > BF16_LIMITS.gain_room:
+        return False
+    return abs(effect.gain.g - 1) > room or effect.gain.h > BF16_LIMITS.off_axis
+
+
+def _arrived(effects: Mapping[Site, Effect], shown: Collection[Site], precision: Precision) -> bool:
+    """Return whether an observation downstream of the write is among `shown`, for every prompt.
+
+    A prompt's first observation that the write changes may be a read-back of the write itself. One
+    prompt's effect says nothing about another's, but in bf16 one is enough: noise can hide a small
+    edit in one prompt and not in the next.
+    """
+    touched: dict[int, list[Site]] = {}
+    for site, effect in effects.items():
+        if effect.landing is not Landing.UNTOUCHED:
+            touched.setdefault(site.prompt, []).append(site)
+    arrived = [
+        any(
+            site in shown and verdict.depth(site) > min(map(verdict.depth, sites)) for site in sites
+        )
+        for sites in touched.values()
+    ]
+    every = all if precision is Precision.FLOAT32 else any
+    return bool(arrived) and every(arrived)
+
+
+def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
+    clean = evidence.judged[Site(site.name, site.prompt, site.step, site.layer, "clean")]
+    return clean.verdict in {Verdict.WRONG, Verdict.ALIASED}
+
+
+def _landing_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
+    """Claim dropped, partial or misscaled, from the observations with the power to decide."""
+
+    def sites_with(*landings: Landing) -> list[Site]:
+        return [site for site, effect in effects.items() if effect.landing in landings]
+
+    dropped, landed = sites_with(Landing.DROPPED), sites_with(Landing.LANDED)
+    partial, off = sites_with(Landing.PARTIAL), sites_with(*_OFF)
+    claims = []
+    if dropped and not (landed or partial or off):
+        reason = f"the write had no effect: {_gain_words(effects, dropped[0])}"
+        claims.append((Verdict.DROPPED, reason))
+    late = any(_comes_before(site, off_site) for site in dropped for off_site in off)
+    if dropped and (landed or late):
+        where = verdict.places([str(site) for site in dropped])
+        gain = _gain_words(effects, dropped[0])
+        reason = f"the write had no effect on {where} ({gain}), elsewhere it had"
+        claims.append((Verdict.PARTIAL, reason))
+    if partial:
+        effect = effects[partial[0]]
+        without, reached = extent.ranges(effect.without), extent.ranges(effect.reached)
+        reason = f"the write had no effect on tokens {without} of {verdict.place(partial[0])}"
+        claims.append((Verdict.PARTIAL, f"{reason}, but on tokens {reached}"))
+    if off:
+        how = _misscaled_how(effects[off[0]])
+        claims.append((Verdict.MISSCALED, f"{how}: {_gain_words(effects, off[0])}"))
+    return claims
+
+
+def _comes_before(site: Site, later: Site) -> bool:
+    """Return whether the first is observed before the second in the same step."""
+    site_order, later_order = verdict.order(site), verdict.order(later)
+    return site_order[:3] == later_order[:3] and site_order < later_order
+
+
+def _leak_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
+    for site, effect in effects.items():
+        if effect.leaking:
+            where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(site)}"
+            reason = f"the write changed what it must not: {where}, by {effect.leak:.3g} × noise"
+            if effect.leak < 1:
+                reason += ", where the baseline runs do not change one bit"
+            return [(Verdict.CONTAMINATED, reason)]
+    return []
+
+
+def _misscaled_how(effect: Effect) -> str:
+    if effect.landing is Landing.MISDIRECTED:
+        return "the write landed in another direction"
+    g = effect.gain.g if effect.gain else 0.0
+    room = 0.25
+    if abs(g - 2) < room:
+        return "the write was applied twice"
+    if abs(g + 1) < room:
+        return "the write landed with the opposite sign"
+    return "the write landed with another size"
+
+
+def _gain_words(effects: Mapping[Site, Effect], site: Site) -> str:
+    gain = effects[site].gain
+    if gain is None:
+        return verdict.place(site)
+    size = f"gain {gain.g:.2f} ± {gain.sigma:.2f}, off-axis {gain.h:.2f}"
+    return f"{size} at {verdict.place(site)}"
+
+
+def _powerless_reason(effects: Sequence[Effect]) -> str:
+    sigmas = [effect.gain.sigma for effect in effects if effect.gain is not None]
+    if not sigmas:
+        return "the write changes nothing that was observed, so nothing was tested"
+    best = f"the best gain is uncertain by {min(sigmas):.2f}"
+    return f"the write is too small to be seen above the noise: {best}"

@@ -1,0 +1,194 @@
+"""Expand models × backends × cases to cells, and select from them (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from conformance.errors import ConformanceError
+from conformance.spec.records import Backend, Cell, Column, Model
+from conformance.spec.scenario import Scenario
+
+Item = TypeVar("Item", Model, Backend)
+
+#: Selects every model or every column.
+ALL = "all"
+
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+#: Operators and their precedence.
+_BINDS = {"or": 0, "and": 1, "not": 2}
+
+
+def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Item, ...]:
+    """Return the items with these ids, in the manifest's order; all for none or "all".
+
+    Raises ConformanceError with the valid ids for one that does not exist.
+    """
+    names = list(dict.fromkeys(wanted))
+    if ALL in names:
+        return tuple(items)
+    known = [item.id for item in items]
+    for name in names:
+        if name not in known:
+            raise ConformanceError(
+                f"there is no {kind} {name!r}", remedy=f"one of: {', '.join(known)}"
+            )
+    return tuple(item for item in items if not names or item.id in names)
+
+
+def matcher(expression: str) -> Callable[[str], bool]:
+    """Return a test of cell ids from words joined by `and`, `or`, `not` and parentheses.
+
+    A word matches an id that contains it. An empty expression matches everything.
+    """
+    tokens = _TOKEN.findall(expression)
+    if not tokens:
+        return lambda _: True
+    steps = _postfix(tokens)
+    if steps is None:
+        raise ConformanceError(
+            f"cannot read the expression {expression[:200]!r}",
+            remedy="words joined by and, or, not and parentheses: -k 'steering and not last'",
+        )
+
+    def test(text: str) -> bool:
+        lower = text.lower()
+        stack: list[bool] = []
+        for step in steps:
+            if step == "not":
+                stack.append(not stack.pop())
+            elif step in _BINDS:
+                right, left = stack.pop(), stack.pop()
+                stack.append(left and right if step == "and" else left or right)
+            else:
+                stack.append(step.lower() in lower)
+        return stack.pop()
+
+    return test
+
+
+def _postfix(tokens: Sequence[str]) -> list[str] | None:
+    """Convert to postfix notation; None for an invalid expression.
+
+    Without recursion, so that long or deeply nested expressions cost no more than reading them.
+    """
+    done: list[str] = []
+    open_: list[str] = []
+    wanted = True  # a word, `not` or `(` comes next
+    for word in tokens:
+        if wanted != (word not in {"and", "or", ")"}):
+            return None
+        if word in {"not", "("}:
+            open_.append(word)
+        elif word in {"and", "or", ")"}:
+            binds = _BINDS.get(word, 0)
+            while open_ and open_[-1] != "(" and _BINDS[open_[-1]] >= binds:
+                done.append(open_.pop())
+            if word != ")":
+                open_.append(word)
+                wanted = True
+            elif not open_:
+                return None
+            else:
+                open_.pop()
+        else:
+            done.append(word)
+            wanted = False
+    return None if wanted or "(" in open_ else done + open_[::-1]
+
+
+def cells(
+    models: Sequence[Model],
+    columns: Sequence[Column] | Sequence[Backend],
+    scenarios: Mapping[str, Scenario],
+    expression: str = "",
+) -> tuple[Cell, ...]:
+    """Return every requested cell, grouped by model, then column, then scenario.
+
+    Cases that need parts the model lacks, or are for another tier, are omitted. Raises
+    ConformanceError if nothing is left: an empty run would look green.
+    """
+    wanted = matcher(expression)
+    # Expanded once: there are thousands of pairs of a model and a column.
+    cases = [
+        (scenario.name, case.name, frozenset(scenario.needs(case)), scenario.tier(case))
+        for scenario in scenarios.values()
+        for case in scenario.expand(1)
+    ]
+    planned = tuple(
+        cell
+        for model in models
+        for column in columns
+        for scenario, case, needs, tier in cases
+        if needs <= set(model.parts)
+        and tier in ("", *model.tiers)
+        and wanted((cell := Cell(model.id, column.id, scenario, case)).id)
+    )
+    if not planned:
+        raise no_cell(expression)
+    return planned
+
+
+def no_cell(expression: str, tier: str = "") -> ConformanceError:
+    """Return the error for an empty selection: an empty run would look green."""
+    where = f" in tier {tier!r}" if tier else ""
+    return ConformanceError(
+        f"no cell{where} matches -k {expression!r}" if expression else "there is nothing to run",
+        remedy="see `conformance list`" + (", or choose of all cells: --tier full" if tier else ""),
+    )
+
+
+def matching(cells: Iterable[Cell], expression: str, tier: str) -> tuple[Cell, ...]:
+    """Return the cells of a tier that match an expression. Raises ConformanceError for none."""
+    wanted = matcher(expression)
+    chosen = tuple(cell for cell in cells if wanted(cell.id))
+    if not chosen:
+        raise no_cell(expression, tier)
+    return chosen
+
+
+def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
+    """Group the cells by model and column: one worker runs each group on one engine load."""
+    grouped: dict[tuple[str, str], list[Cell]] = {}
+    for cell in planned:
+        grouped.setdefault((cell.model, cell.backend), []).append(cell)
+    return {key: tuple(members) for key, members in grouped.items()}
+
+
+def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
+    """Return the models of a tier. Raises ConformanceError if there are none."""
+    chosen = tuple(model for model in models if tier in model.tiers)
+    if not chosen:
+        tiers = sorted({name for model in models for name in model.tiers})
+        raise ConformanceError(
+            f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}"
+        )
+    return chosen
+
+
+def narrowed(
+    planned: Iterable[Cell],
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    narrow: Mapping[str, str],
+) -> tuple[Cell, ...]:
+    """Drop the cells of a backend's columns on models outside the backend's tier."""
+    tiers = {model.id: model.tiers for model in models}
+    wanted = {column.id: narrow.get(column.backend.id) for column in columns}
+    return tuple(
+        cell
+        for cell in planned
+        if (tier := wanted[cell.backend]) is None or tier in tiers[cell.model]
+    )
+
+
+def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, Scenario]:
+    """Return the scenarios with these names, or all. Raises ConformanceError if one is unknown."""
+    for name in names:
+        if name not in scenarios:
+            raise ConformanceError(
+                f"there is no scenario {name!r}, which a tier of models.yaml names",
+                remedy=f"one of: {', '.join(scenarios)}",
+            )
+    return {name: scenario for name, scenario in scenarios.items() if not names or name in names}

@@ -1,0 +1,47 @@
+"""Run folders and the cache of observations: storage, without interpretation."""
+
+from conformance.runner.store.cache import ObservationCache
+from conformance.runner.store.files import link
+from conformance.runner.store.folder import (
+    CHECK,
+    GroupFolder,
+    RunFolder,
+    RunPlan,
+    create_run,
+    gathered_in,
+    open_run,
+    point_latest,
+    read_plan,
+    read_results,
+)
+from conformance.runner.store.keys import (
+    deciding_variables,
+    files_installed_in,
+    installed,
+    installed_in,
+    observation_key,
+    scenario_digest,
+    sources_digest,
+)
+
+__all__ = [
+    "CHECK",
+    "GroupFolder",
+    "ObservationCache",
+    "RunFolder",
+    "RunPlan",
+    "create_run",
+    "deciding_variables",
+    "files_installed_in",
+    "gathered_in",
+    "installed",
+    "installed_in",
+    "link",
+    "observation_key",
+    "open_run",
+    "point_latest",
+    "read_plan",
+    "read_results",
+    "scenario_digest",
+    "sources_digest",
+]

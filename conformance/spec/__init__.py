@@ -1,0 +1,1 @@
+"""What users write, and the records that every other part passes on."""

@@ -1,0 +1,142 @@
+"""The list of faults: each can be asked for, stored, and is expected by cases that exist."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from conformance.commands.selftest import execution as command
+from conformance.commands.selftest import faulty_columns, table
+from conformance.commands.selftest.fault import INSIDE, Fault, Point, find
+from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.faults_page import faults_page
+from conformance.errors import ConformanceError
+from conformance.runner.store.files import safe
+from conformance.spec.inputs import manifest
+from conformance.spec.records import Side
+from tests import ours
+
+ROOT = Path(__file__).parents[3]
+VARIANTS = [variant for fault in FAULTS.values() for variant in fault.variants()]
+SCENARIOS = ours.scenarios()
+
+
+def test_every_variant_has_a_name_of_its_own_that_can_be_a_folder_and_is_found_by_it():
+    names = [variant.id for variant in VARIANTS]
+    assert len(set(names)) == len(names)
+    for variant in VARIANTS:
+        assert safe(f"vllm-pp2@{variant.id}")
+        assert find(FAULTS, variant.id) == variant
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
+    assert fault.cases
+    for name in fault.cases:
+        scenario, case = name.split(".", 1)
+        assert case in SCENARIOS[scenario].cases
+    assert all(verdict.passes == fault.silent for verdict in fault.verdicts)
+    assert not (fault.short and not fault.alone), "only a group of its own has short limits"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_every_fault_can_be_sent_to_a_process_that_judges(fault):
+    assert pickle.loads(pickle.dumps(fault)).id == fault.id
+
+
+def test_what_a_fault_is_declared_as_is_what_it_can_be_seen_to_be():
+    # A kill says nothing of who is to blame, and only nnsight edits.
+    assert FAULTS["oom"].side is Side.UNDECIDED
+    assert FAULTS["edit-outlives"].side is Side.NNSIGHT
+
+
+def test_faults_of_the_transport_are_injected_where_there_is_one():
+    for fault in FAULTS.values():
+        if fault.side is Side.PIPELINE or fault.point in {Point.RECORD, Point.REPLAY}:
+            assert fault.backends == ("vllm-pp2",)
+
+
+def injected_by_default(*, quick: bool) -> dict[str, tuple[Fault, ...]]:
+    """The faults of each model where the command names none."""
+    known = {model.id: model for model in manifest.load(ROOT / "models.yaml").models}
+    faults = command.chosen_faults("", quick=quick)
+    chosen = [known[name] for name in command.default_models(quick=quick)]
+    shares = faulty_columns.shared_out(faults, chosen, command.MODELS)
+    return {model.id: own for model, own in shares}
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bool):
+    """As the self-test is asked for by default, whole and quick."""
+    entries = manifest.load(ROOT / "models.yaml")
+    known = {model.id: model for model in entries.models}
+    backends = command.default_backends(entries.backends)
+    most = command.QUICK_VARIANTS if quick else None
+    injected = [
+        one.variant.fault.point in INSIDE
+        for model, faults in injected_by_default(quick=quick).items()
+        for one in faulty_columns.columns(faults, known[model], backends, most)
+        for _ in one.cells
+    ]
+    assert sum(injected) >= table.INSIDE * len(injected)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        ("softcap-window", "a window, on a prompt that is longer"),
+        ("rope-long", "rotary positions of a long prompt"),
+        ("longrope-factors", "stretched rotary positions"),
+        ("router-tie", "a router's tie"),
+        ("given-dropped", "a forced expert"),
+        ("latent-norm", "latent attention"),
+        ("latent-rotary", "latent attention"),
+    ],
+)
+def test_what_few_models_have_is_injected_by_default_on_one_of_them(fault: str, what: str):
+    shares = injected_by_default(quick=False)
+    assert [model for model, own in shares.items() if FAULTS[fault] in own] != [], what
+    assert sum(FAULTS[fault] in own for own in shares.values()) == 1, what
+
+
+def test_further_families_of_the_whole_selftest_are_correct_alone():
+    shares = injected_by_default(quick=False)
+    assert set(command.CLEAN_MODELS) <= shares.keys()
+    assert not any(shares[model] for model in command.CLEAN_MODELS)
+
+
+def test_a_name_that_is_no_fault_is_refused():
+    with pytest.raises(ConformanceError, match="there is no fault 'half'"):
+        find(FAULTS, "half")
+
+
+def test_every_fault_says_in_a_sentence_what_it_does():
+    sentences = [fault.summary for fault in FAULTS.values()]
+    assert all(sentence.endswith(".") and len(sentence) > 15 for sentence in sentences)
+
+
+def test_the_page_of_faults_is_as_the_records_are():
+    """`make docs` writes it anew."""
+    assert (ROOT / "docs" / "faults.md").read_text(encoding="utf-8") == faults_page()
+
+
+CAUGHT = {case.split(".", 1)[0] for one in FAULTS.values() if not one.silent for case in one.cases}
+
+
+def test_no_scenario_is_without_a_fault_that_it_must_catch():
+    assert sorted(set(SCENARIOS) - CAUGHT) == []
+
+
+def test_a_case_with_settings_of_its_own_meets_faults_in_a_load_of_its_own():
+    """A worker that runs many faults has one engine, with the settings of the others."""
+    asking = {
+        f"{name}.{case.name}"
+        for name, scenario in SCENARIOS.items()
+        for case in scenario.expand(4)
+        if case.settings
+    }
+    for fault in FAULTS.values():
+        if asking & set(fault.cases) and fault.backends != ("hf",):
+            assert fault.alone and set(fault.cases) <= asking, fault.id

@@ -1,0 +1,173 @@
+"""What a self-test runs: faults where a model has what they need, and gaps that are no alarms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.commands.selftest import execution as command
+from conformance.commands.selftest import run
+from conformance.commands.selftest.fault import CLIENTS
+from conformance.commands.selftest.faults import FAULTS
+from conformance.judge.expectations import Conditions, Entry, Match
+from conformance.runner.store import RunFolder
+from conformance.spec.inputs import manifest
+from conformance.spec.records import PARTS, Backend, Cell, Group, Model, Source, Thresholds, Verdict
+from tests import ours
+from tests.known_runs import TODAY
+from tests.known_runs import cell as result
+
+ROOT = Path(__file__).parents[3]
+SCENARIOS = ours.scenarios()
+TINY = (Source("tiny"),)
+DENSE = Model("llama", "llama", TINY)
+MIXTURE = Model("mixtral", "mixtral", TINY, parts=(*PARTS, "experts"))
+BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp1", "vllm"))
+
+
+def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
+    return run.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
+
+
+def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_have_some() -> None:
+    plan = planned("router-tie", "error-swallowed")
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
+    assert ("mixtral", "router-tie") in injected
+    assert ("llama", "router-tie") not in injected
+    assert ("llama", "error-swallowed") in injected
+    assert Cell("mixtral", "hf", "router", "all") in plan.fault_free
+    assert not [
+        cell for cell in plan.fault_free if (cell.model, cell.scenario) == ("llama", "router")
+    ]
+
+
+def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
+    faults = [FAULTS[name] for name in ("router-tie", "error-swallowed")]
+    plan = run.plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
+    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
+    assert injected == {("mixtral", "router-tie"), ("llama", "error-swallowed")}
+    again = run.plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
+    injected = {(one.model, one.variant.fault.id) for one in again.faulty}
+    assert injected == {("mixtral", "router-tie"), ("mixtral", "error-swallowed")}
+
+
+def test_only_what_a_known_gap_explains_is_no_alarm(tmp_path: Path) -> None:
+    match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
+    gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")
+    plan = planned("error-swallowed", gaps=(gap,))
+    [cell] = [cell for cell in plan.fault_free if cell in gap]
+
+    def left(verdict: Verdict, words: str, *, harness: bool = False) -> set[Cell]:
+        judged = {
+            one.id: result(one.model, one.backend, one.scenario, one.case)
+            for one in plan.fault_free
+        }
+        judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words, harness=harness)
+        return set(plan.fault_free) - set(plan.sound(RunFolder(tmp_path), judged))
+
+    assert left(Verdict.WRONG, "holds the layer before") == {cell}
+    assert left(Verdict.WRONG, "holds the layer before", harness=True) == set()
+    assert left(Verdict.WRONG, "holds anything") == set()
+    assert left(Verdict.MATCH, "") == set()
+
+
+@pytest.mark.parametrize(
+    ("when", "excused"),
+    [
+        (Conditions(architecture="llama"), True),
+        (Conditions(architecture="bloom"), False),
+        (Conditions(engine_class="Transformers*"), True),
+        (Conditions(engine_class="LlamaForCausalLM"), False),
+        (Conditions(device="cuda"), False),
+    ],
+)
+def test_a_gap_explains_nothing_under_other_circumstances(
+    tmp_path: Path, when: Conditions, *, excused: bool
+) -> None:
+    gap = Entry(Match(backend="vllm*"), Verdict.WRONG, "why", TODAY, says="off", when=when)
+    plan = planned("error-swallowed", gaps=(gap,))
+    folder = RunFolder(tmp_path)
+    identity = {"model": "TransformersForCausalLM", "device": "cpu"}
+    folder.group_folder("llama", "vllm-pp1").write_group(
+        Group("llama", "vllm-pp1", identity=identity)
+    )
+    judged = {
+        one.id: replace(
+            result(one.model, one.backend, one.scenario, one.case),
+            verdict=Verdict.WRONG,
+            reason="1 observation is off",
+        )
+        for one in plan.fault_free
+    }
+    flagged = plan.sound(folder, judged)
+    assert excused is all((one.model, one.backend) != ("llama", "vllm-pp1") for one in flagged)
+    assert any(one.backend == "hf" for one in flagged)
+
+
+def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
+    """What the command plans for a request, on all backends that faults are injected into."""
+    known = manifest.load(ROOT / "models.yaml")
+    by_id = {model.id: model for model in known.models}
+    request = command.SelfTestRequest(
+        models=tuple(by_id[name] for name in models),
+        backends=command.default_backends(known.backends),
+        scenarios=(ROOT / "scenarios",),
+        reports=Path(),
+        thresholds=Thresholds(),
+    )
+    return command._planned(replace(request, **more), SCENARIOS)
+
+
+def test_limits_are_measured_of_every_case_of_one_model_and_of_a_few_of_the_first() -> None:
+    few = run.Measured("gpt2", command.QUICK_MEASURED, command.QUICK_TRIALS)
+    assert asked(("gpt2", "llama")).measured == (few, run.Measured("llama"))
+    assert asked(("llama", "gpt2")).measured == (run.Measured("llama"),)
+    assert asked(("gpt2", "llama"), quick=True).measured == (few,)
+    assert asked(("gpt2", "llama"), expression="mlp-lost").measured == (few,)
+    every = (run.Measured("gpt2"), run.Measured("llama"))
+    assert asked(("gpt2", "llama"), quick=True, sensitivity=True).measured == every
+    cases = {case.key for one in SCENARIOS.values() for case in one.expand(4)}
+    assert cases.issuperset(command.QUICK_MEASURED)
+
+
+def test_where_faults_act_is_asked_where_none_and_no_backend_is_left_out() -> None:
+    assert asked(("llama",)).whole and asked(("llama",), quick=True).whole
+    assert not asked(("llama",), expression="mlp-lost").whole
+    [hf] = [one for one in manifest.load(ROOT / "models.yaml").backends if one.id == "hf"]
+    assert not asked(("llama",), backends=(hf,)).whole
+    plan = asked(("llama",))
+    assert not plan.only(plan.models[0]).whole, "the faults of one model are a part"
+
+
+KNOWN = manifest.load(ROOT / "models.yaml")
+
+
+def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
+    return run.plan(
+        [FAULTS[name] for name in names],
+        [model for model in KNOWN.models if model.id in models],
+        command.default_backends(KNOWN.backends),
+        general=general,
+    )
+
+
+def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny_model() -> None:
+    names = [fault.id for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
+    assert len(names) == 3
+    plan = of_manifest(command.MODELS, *names, general=command.MODELS)
+    injected = {(one.model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
+    assert injected == {("llama", backend, name) for backend in CLIENTS for name in names}
+    named = of_manifest(("gpt2",), *names, general=None)  # by somebody who asks for that model
+    assert {one.backend.id for one in named.faulty} == set(CLIENTS)
+
+
+def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
+    plan = of_manifest(("llama",), "client-rows", "zeros", general=None)
+    fault_free = {(cell.backend, cell.scenario) for cell in plan.fault_free}
+    traced = {(name, "read_all") for name in ("hf", "vllm-pp1", "vllm-pp2")}
+    assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
+    plan = of_manifest(("llama",), "zeros", general=None)
+    assert {backend.id for backend in plan.backends} == {"hf", "vllm-pp1", "vllm-pp2"}

@@ -1,0 +1,132 @@
+"""The plan: which cells an expression, a tier and a list of names choose."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.errors import ConformanceError
+from conformance.runner.planning import plan
+from conformance.spec.records import PARTS, Backend, Column, Model, Source
+from tests import ours
+
+TINY = (Source("tiny"),)
+MODELS = (Model("llama", "llama", TINY), Model("gpt2", "gpt2", TINY, tiers=("full",)))
+BACKENDS = HF, PP2 = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
+WORDS = st.sampled_from(["llama", "gpt2", "hf", "vllm-pp2", "steering", "last"])
+
+
+@pytest.fixture(scope="module")
+def scenarios():
+    return ours.scenarios()
+
+
+def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):
+    cells = plan.cells(MODELS, BACKENDS, scenarios)
+    cases = sum(
+        set(scenario.needs(case)) <= set(PARTS) and not scenario.tier(case)
+        for scenario in scenarios.values()
+        for case in scenario.expand(1)
+    )
+    assert len(cells) == len({cell.id for cell in cells}) == 2 * 2 * cases
+    assert [len(members) for members in plan.groups(cells).values()] == [cases] * 4
+
+
+@pytest.mark.parametrize(
+    ("expression", "matches"),
+    [
+        ("", True),
+        ("steering", True),
+        ("STEERING", True),
+        ("steering and hf", True),
+        ("steering and not hf", False),
+        ("ablation or (vllm-pp1 or hf) and last", True),
+        ("not (steering or ablation)", False),
+    ],
+)
+def test_expressions_choose_by_the_words_of_an_id(expression, matches):
+    assert plan.matcher(expression)("steering[llama-hf-last-small-one]") is matches
+
+
+@given(WORDS, WORDS, st.text("abcdefghijklmnop-[]", max_size=30))
+def test_an_expression_is_what_its_operators_say(left, right, text):
+    a, b = plan.matcher(left)(text), plan.matcher(right)(text)
+    assert plan.matcher(f"{left} and not {right}")(text) == (a and not b)
+    assert plan.matcher(f"({left} or {right})")(text) == (a or b)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [" or ".join(["a"] * 20_000), "(" * 9_000 + "a" + ")" * 9_000, "not " * 9_000 + "a"],
+    ids=["long", "deep", "denied"],
+)
+def test_the_length_and_depth_of_an_expression_cost_nothing(expression):
+    assert plan.matcher(expression)("abc")
+
+
+@pytest.mark.parametrize(
+    "expression", ["and", "steering and", "(steering", "not", "a b", "()", "a)", "a (b)", "a or (b"]
+)
+def test_an_expression_that_cannot_be_read_is_refused(expression):
+    with pytest.raises(ConformanceError, match="cannot read the expression"):
+        plan.matcher(expression)
+
+
+def test_no_cell_at_all_is_refused(scenarios):
+    with pytest.raises(ConformanceError, match="no cell matches"):
+        plan.cells(MODELS, BACKENDS, scenarios, "nosuch")
+
+
+def test_names_are_chosen_in_the_manifests_order_and_unknown_ones_refused():
+    assert plan.choose(MODELS, ["gpt2", "llama"], "model") == MODELS
+    with pytest.raises(ConformanceError, match="no model 'lama'"):
+        plan.choose(MODELS, ["lama"], "model")
+
+
+def test_a_tier_holds_the_models_that_name_it():
+    assert [model.id for model in plan.in_tier(MODELS, "full")] == ["gpt2"]
+    with pytest.raises(ConformanceError, match="no model is in tier 'none'"):
+        plan.in_tier(MODELS, "none")
+
+
+def test_a_tier_may_name_its_scenarios(scenarios):
+    assert plan.only(scenarios, ()) == scenarios
+    assert list(plan.only(scenarios, ["steering", "clean"])) == ["clean", "steering"]
+    with pytest.raises(ConformanceError, match="no scenario 'steerling'") as caught:
+        plan.only(scenarios, ["clean", "steerling"])
+    assert "steering" in caught.value.remedy
+
+
+def test_a_backend_may_run_on_one_tier_of_the_models_only(scenarios):
+    here, there, other = (Column(HF), Column(HF, "old"), Column(PP2, "old"))
+    columns = (here, there, other)
+    cells = plan.cells(MODELS, columns, scenarios, "steering")
+    left = plan.narrowed(cells, MODELS, columns, {HF.id: "full"})
+    for column in (here, there):  # wherever the backend runs
+        assert {cell.model for cell in left if cell.backend == column.id} == {"gpt2"}
+    assert [cell for cell in left if cell.backend == other.id] == [
+        cell for cell in cells if cell.backend == other.id
+    ]
+    assert plan.narrowed(cells, MODELS, columns, {}) == cells
+
+
+def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
+    bare = Model("bare", "mamba2", TINY, parts=("embedding", "norm", "head"))
+    whole = plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "accessors")
+    left = plan.cells((bare,), BACKENDS[:1], scenarios, "accessors")
+    assert {cell.case for cell in whole} - {cell.case for cell in left} == {
+        "attention",
+        "attention_input",
+        "mlp",
+        "mlp_input",
+    }
+    long = Model("long", "llama", TINY, parts=(*PARTS, "long"))
+    assert plan.cells((long,), BACKENDS[:1], scenarios, "long_context")
+    with pytest.raises(ConformanceError, match="no cell matches"):
+        plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "long_context")
+
+
+def test_a_case_for_one_tier_is_planned_for_its_models_only(scenarios):
+    small = Model("small", "llama", TINY, tiers=("default", "scheduling"))
+    cells = plan.cells((small, *MODELS), BACKENDS, scenarios, "repeat")
+    assert {cell.model for cell in cells if cell.case == "kept"} == {"small"}
+    assert {cell.model for cell in cells if cell.case == "forgotten"} == {"small", "llama", "gpt2"}
