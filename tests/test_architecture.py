@@ -148,19 +148,23 @@ def test_imports_go_one_way(tmp_path):
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("records.py", "from conformance import store", "Imports go one way"),
-        ("planning/plan.py", "import conformance.judge.runs", "Imports go one way"),
-        ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
+        ("spec/records/base.py", "from conformance.runner import store", "Imports go one way"),
+        ("runner/planning/plan.py", "import conformance.judge.runs", "Imports go one way"),
         (
-            "checkpoints.py",
+            "runner/scheduling/loop.py",
+            "from conformance.worker import main",
+            "The parent needs no engine",
+        ),
+        (
+            "spec/checkpoints.py",
             "from conformance.engines.building import checkpoint_builder",
             "The parent needs no engine",
         ),
-        ("worker/main.py", "from conformance import judge", "A worker observes"),
+        ("worker/main.py", "from conformance.judge import cell", "A worker observes"),
         ("engines/hf.py", "from conformance.spec.inputs import manifest", "A worker observes"),
-        ("judge/cell.py", "from conformance import store", "Judging is pure"),
+        ("judge/cell/decide.py", "from conformance.runner import store", "Judging is pure"),
         (
-            "check/values/compare.py",
+            "commands/check/values/compare.py",
             "from conformance.commands.check import answer",
             "A check measures",
         ),
@@ -183,8 +187,10 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
 def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
-        r"conformance(\.(authoring|errors|inputs\.config_keys|loose_json|processes(\.(sessions|temporary))?|regular_file|stub_modules|checkpoints|records(\.(base|observed|judged|predictions|verdict))?"
-        r"|store(\..*)?|worker(\.(frames|opened|process_state|root_cause))?))?$"
+        r"conformance(\.(errors|runner(\.processes(\.(sessions|temporary))?|\.store(\..*)?)?"
+        r"|spec(\.(authoring|checkpoints|inputs(\.config_keys)?|loose_json|regular_file|stub_modules"
+        r"|records(\.(base|observed|judged|predictions|verdict))?))?"
+        r"|worker(\.(frames|opened|process_state|root_cause))?))?$"
     )
     graph = grimp.build_graph("conformance", exclude_type_checking_imports=True)
     needed = {name for name in graph.modules if name.startswith("conformance.engines")}

@@ -37,6 +37,15 @@ def test_every_place_of_the_package_has_an_owner() -> None:
         if (path.is_dir() and (path / "__init__.py").is_file()) or path.suffix == ".py"
     }
     assert listed == there - {"__init__.py", "_version.py"}
+    rooms = first_cells(section(DESIGN, "Inside the larger rooms"))
+    inside = {
+        f"{path.parent.name}/{path.name}"
+        for room in ("judge", "runner", "spec")
+        for path in (ROOT / "conformance" / room).iterdir()
+        if (path / "__init__.py").is_file() or (path.suffix == ".py" and path.stem != "__init__")
+    }
+    assert inside <= {name.rstrip("/") for name in rooms}
+    assert all((ROOT / "conformance" / name).exists() for name in rooms)
 
 
 def test_every_verdict_is_told_with_whether_it_passes() -> None:

@@ -161,12 +161,12 @@ class Fault:
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
     diagnosis (empty: any diagnosis). It is injected at each of `places` (a name of
     `conformance.spec.scenario.position`, "" for everywhere) with each of `doses`. At a hook point
-    of layers the act is called at the place alone; `everywhere` faults look at `Moment.at` themselves.
-    `silent` faults must not be flagged. `architectures` and `parts` restrict the models. `alone`
-    faults need their own engine load, with `options` for the engine. The fault is injected in
-    `precision`: float32, unless only bf16 can show it. `by_bits` faults show only in a bitwise
-    comparison with a single stage, and not if several stages need not match it. `models` get the
-    fault if the user names no models; () for all.
+    of layers the act is called at the place alone; `everywhere` faults look at `Moment.at`
+    themselves. `silent` faults must not be flagged. `architectures` and `parts` restrict the
+    models. `alone` faults need their own engine load, with `options` for the engine. The fault is
+    injected in `precision`: float32, unless only bf16 can show it. `by_bits` faults show only in a
+    bitwise comparison with a single stage, and not if several stages need not match it. `models`
+    get the fault if the user names no models; () for all.
     """
 
     id: str

@@ -45,8 +45,8 @@ class Choice:
     No model: those of the tier. No backend: those marked default. No tier: `default`, or every cell
     of named models. `cells` is a file with one cell id per line. `env` selects other environments
     for backends (`conformance.runner.environments.read_order`); the file `environments` declares
-    some by name. An environment that changes unnamed packages which its columns use is refused unless
-    `allow_moves`. Files and folders default to the project's.
+    some by name. An environment that changes unnamed packages which its columns use is refused
+    unless `allow_moves`. Files and folders default to the project's.
     """
 
     model: list[str] = field(default_factory=list)

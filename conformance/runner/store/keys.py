@@ -28,21 +28,21 @@ PACKAGES = (
 #: The parts of this package that affect observations; the rest transports, judges or shows them. A
 #: test compares this with what a worker imports.
 OBSERVING = (
-    "builtin",
-    "direction.py",
     "engines",
-    "along_candidate.py",
-    "generated_tokens.py",
-    "inputs/usable.py",
-    "programs",
-    "records/matrix.py",
-    "residual_stream.py",
-    "scenario.py",
+    "spec/along_candidate.py",
+    "spec/builtin",
+    "spec/direction.py",
+    "spec/generated_tokens.py",
+    "spec/inputs/usable.py",
+    "spec/programs",
+    "spec/records/matrix.py",
+    "spec/residual_stream.py",
+    "spec/scenario.py",
     "worker/main.py",
 )
 
 #: Environment variables that affect numbers, besides those that choose kernels and threads
-#: (`planning.machine`); variables for file locations and credentials are excluded.
+#: (`runner.planning.machine`); variables for file locations and credentials are excluded.
 _DECIDING = (
     *("GLIBC_*", "HF_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "NNSIGHT_*", "PYTHONHASHSEED"),
     *("PYTHONOPTIMIZE", "PYTORCH_*", "TORCH*", "TRANSFORMERS_*", "TRITON_*"),

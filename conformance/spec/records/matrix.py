@@ -75,9 +75,9 @@ class Model:
 
     `architecture` is the transformers `model_type`. `layout` pins how the residual stream is read
     (a name of `conformance.spec.residual_stream.LAYOUTS`); empty means probe. `tiers` are the
-    selections it belongs to, `parts` what scenarios may need: cases that need something else are not planned.
-    `harder_than` names the model whose original, harder form this is. With `numerics` all of its
-    cells also run in bf16 in a covering tier, because an engine refuses it in float32.
+    selections it belongs to, `parts` what scenarios may need: cases that need something else are
+    not planned. `harder_than` names the model whose original, harder form this is. With `numerics`
+    all of its cells also run in bf16 in a covering tier, because an engine refuses it in float32.
     """
 
     id: Id
@@ -162,9 +162,9 @@ class Case:
     `layers` maps the scenario's own names ("at", "early", "late" …) to layer indices. `active` is
     False in an intervention's clean run: same prompts and reads, no write. `settings` are what it
     requires of the engine (see `conformance.runner.planning.engine_settings`). `forced` maps a run
-    ("", "clean", "edited") to the token ids forced on each prompt's continuation (reference only); empty
-    when it runs freely. `observed` is the file of a candidate's observations that the reference
-    runs along, with `along`, its content's digest, in the key.
+    ("", "clean", "edited") to the token ids forced on each prompt's continuation (reference only);
+    empty when it runs freely. `observed` is the file of a candidate's observations that the
+    reference runs along, with `along`, its content's digest, in the key.
     """
 
     scenario: Id

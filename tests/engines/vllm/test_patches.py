@@ -34,9 +34,9 @@ from conformance.engines.vllm.patches import PATCHES, Patch, PatchPlace
 PACKAGE = Path(conformance.__file__).parent
 PATCHING = PACKAGE / "engines" / "vllm" / "patches.py"
 #: It breaks other packages on purpose, inside of workers that do nothing else.
-SELFTEST = PACKAGE / "selftest"
+SELFTEST = PACKAGE / "commands" / "selftest"
 #: Name a run's files in shared memory, for which Python has no setting.
-NAMING = {PACKAGE / "processes" / "temporary.py"}
+NAMING = {PACKAGE / "runner" / "processes" / "temporary.py"}
 #: Switches that torch has for this.
 SETTINGS = "torch.backends."
 
