@@ -17,7 +17,7 @@ from typing import Any
 
 from conformance.errors import described
 
-#: The end of the message of an engine's own error (`judge.attribution`).
+#: The end of the message of an engine's own error (`judge.cell.attribution`).
 TOO = "(vLLM raises this without nnsight too)"
 #: Seconds in which an engine must start or fail.
 _PATIENCE = 120.0

@@ -17,7 +17,7 @@ TOO_FAR = math.sqrt(2)
 SIZED = frozenset({Verdict.WRONG, Verdict.DRIFT})
 #: Baseline runs of other prompts and machines differ in size, within the same order of magnitude.
 _ROOM = Decimal("1.5")
-#: What the judge says about any value that is off: verdicts, `judge.diagnosis` when no fault
+#: What the judge says about any value that is off: verdicts, `judge.cell.diagnosis` when no fault
 #: explains it, and the search for the layer. The last line is older wording.
 _OF_ANYTHING = """
 8 of 8 observations are off, first stream after layer 1 of prompt 0, step 1, clean run; logits of
