@@ -78,9 +78,12 @@ def planned_jobs(
     by_id = {column.id: column for column in columns}
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
-    sizes = Counter(cell.model for members in wanted.values() for cell in members)
-    for model_id in _small_one_first([by_model[model] for model, _ in wanted], sizes):
-        only = frozenset(cell for cell in float32_only if cell.model == model_id)
+    once = frozenset(float32_only)
+    planned = [cell for members in wanted.values() for cell in members]
+    sizes = Counter(cell.model for cell in planned)
+    sizes.update(cell.model for cell in planned if cell not in once)
+    for model_id in _small_one_first([by_model[model] for model in sizes], sizes):
+        only = frozenset(cell for cell in once if cell.model == model_id)
         jobs += _ModelJobMaker(
             *(run, by_model[model_id], scenarios, folder, cache, precisions, only),
             settled=frozenset(settled),
@@ -91,16 +94,16 @@ def planned_jobs(
 
 
 def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[str]:
-    """Return the ids in order, but put the first locally built model with few cells first.
+    """Return the ids in the order in which the models run: first a locally built one with few
+    cells, then all others, trained ones and those with the most cells before the rest.
 
-    Otherwise nobody sees a verdict for minutes. Large models follow at once, so none is left for
-    last. A model with the very fewest cells lacks what others have, and may be a slow one: those
-    with recurrent layers.
+    Otherwise nobody sees a verdict for minutes, and the last model runs alone. A model with the
+    very fewest cells lacks what others have, and may be a slow one: those with recurrent layers.
     """
-    ids = list(dict.fromkeys(model.id for model in models))
-    tiny = [model.id for model in models if model.sources[0].kind == "tiny"]
+    tiny = {model.id for model in models if model.sources[0].kind == "tiny"}
+    ids = sorted(sizes, key=lambda name: (name in tiny, -sizes[name]))
     few = _FEW * min((sizes[name] for name in tiny), default=0)
-    first = [name for name in tiny if sizes[name] <= few][:1]
+    first = [name for name in sizes if name in tiny and sizes[name] <= few][:1]
     return list(dict.fromkeys([*first, *ids]))
 
 
