@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from fnmatch import fnmatchcase
@@ -88,3 +89,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Give torch one thread in a worker: there is a worker for each core."""
     if hasattr(session.config, "workerinput") and (torch := sys.modules.get("torch")):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Seed what tests draw from: a result that depends on the tests before it is no result."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)

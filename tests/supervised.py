@@ -88,7 +88,12 @@ def main(arguments: list[str]) -> int:
         finished = Path(folder) / "finished"
         # faulthandler: the stacks of a crash, also of one after pytest has let go of its own.
         command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", __spec__.name]
-        code = subprocess.call([*command, *arguments], env={**os.environ, FINISHED: str(finished)})
+        pytest_process = subprocess.Popen(
+            [*command, *arguments], env={**os.environ, FINISHED: str(finished)}
+        )
+        # A terminal's Ctrl-C reaches both; whoever ends this process by its id means pytest.
+        signal.signal(signal.SIGTERM, lambda number, _: pytest_process.send_signal(number))
+        code = pytest_process.wait()
         words = describe_end(code, finished.read_text() if finished.exists() else "")
     if words:
         print(words, file=sys.stderr, flush=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +62,21 @@ def test_a_workers_crash_after_its_tests_is_named_and_fails(tmp_path: Path) -> N
     assert code == 3
     assert "2 passed" in said
     assert "worker gw0 by signal 11 (SIGSEGV)" in said
+
+
+def test_a_signal_to_it_ends_pytest_too(tmp_path: Path) -> None:
+    waits = "import os, signal\ndef test_waits(): print(os.getpid(), flush=True); signal.pause()\n"
+    (tmp_path / "test_of_one.py").write_text(waits)
+    command = [sys.executable, "-m", "tests.supervised", f"--rootdir={tmp_path}", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "-s", "-q", "-p", "no:cacheprovider"], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    ) as started:  # fmt: skip
+        assert started.stdout is not None
+        pid = next(int(line) for line in map(str.strip, started.stdout) if line.isdecimal())
+        started.terminate()
+        assert started.wait() == 128 + signal.SIGTERM
+    assert not psutil.pid_exists(pid)
 
 
 #: What pytest's own process has imported at the end of a whole run, and used a little.
