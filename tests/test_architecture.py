@@ -162,7 +162,11 @@ def test_imports_go_one_way(tmp_path):
         ),
         ("worker/main.py", "from conformance.judge import cell", "A worker observes"),
         ("engines/hf.py", "from conformance.spec.inputs import manifest", "A worker observes"),
-        ("judge/cell/decide.py", "from conformance.runner import store", "Judging is pure"),
+        (
+            "judge/cell/both_precisions.py",
+            "from conformance.runner import store",
+            "Judging is pure",
+        ),
         (
             "commands/check/values/compare.py",
             "from conformance.commands.check import answer",

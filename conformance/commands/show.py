@@ -59,7 +59,7 @@ def report(
     `reports/RUN_CPU+RUN_GPU/index.html`. Runs are refused if they are incomplete or not comparable
     (other thresholds, weights or scenarios, the same cells on the same hardware).
     """
-    from conformance.report import html, merging, tables
+    from conformance.report import html, merging, table_files
     from conformance.runner.store import RunFolder
 
     folders = [selecting.open_run(reports, name) for name in names or ["latest"]]
@@ -73,7 +73,7 @@ def report(
         folder = RunFolder(reports / results.run.id)
         folder.path.mkdir(exist_ok=True)
         folder.write_results(results)
-        tables.write(results, folder.path)
+        table_files.write(results, folder.path)
         against = against or "none"
     changes = _changes(folder.path, results, against, reports)
     typer.echo(html.publish(results, folder.path, replace(besides, changes=changes)))

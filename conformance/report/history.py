@@ -9,8 +9,8 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.judge.expectations import Conclusion, conclusion_of
 from conformance.judge.expectations.conclusion import plural
-from conformance.report.facts import when
 from conformance.report.grouping import grouped
+from conformance.report.layouts_and_versions import when
 from conformance.report.sections.findings import CellsSummary, by_group
 from conformance.report.sections.section import (
     Document,

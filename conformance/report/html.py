@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.judge.expectations import conclusion_of
-from conformance.report import facts
+from conformance.report import layouts_and_versions
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
 from conformance.report.sections import findings, gaps, selftest
@@ -115,13 +115,13 @@ def render(results: Results, besides: Besides | None = None) -> str:
         data=payload(results, parts, besides.files),
         conclusion=conclusion_of(results),
         troubles=findings.troubles(results),
-        backends=facts.backends(results),
-        facts=facts.run_facts(results, besides.sources),
+        backends=layouts_and_versions.backends(results),
+        facts=layouts_and_versions.run_facts(results, besides.sources),
         changes=besides.changes,
         sections=tuple(filter(None, sections)),
         ids={cell.id for cell in results.cells},
-        layouts=facts.layouts(results),
-        started=facts.when(results.run.started),
+        layouts=layouts_and_versions.layouts(results),
+        started=layouts_and_versions.when(results.run.started),
         looks=LOOKS,
         families=FAMILIES,
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.expectations import finding_of
-from conformance.report import facts, verdict_styles
+from conformance.report import layouts_and_versions, verdict_styles
 from conformance.report.sections import findings
 from conformance.spec.records import Finding, Gap, Group, Precision, Results, Verdict
 
@@ -121,7 +121,9 @@ def test_a_column_works_but_for_known_gaps_and_numerics(results: Results) -> Non
     ):
         cells = (*more, *good)
         gaps = (Gap("why", "used", "2026-11-21"),)
-        (column,) = facts.backends(replace(results, cells=cells, groups=(), gaps=gaps))
+        (column,) = layouts_and_versions.backends(
+            replace(results, cells=cells, groups=(), gaps=gaps)
+        )
         assert (findings.summary(cells).column_word, column.but_for) == (words, but_for)
     summary = findings.summary((known, *good))
     assert summary.word == f"{len(good)} pass, 1 known" and Verdict.WRONG in summary.quiet
@@ -152,11 +154,11 @@ def test_what_an_engine_said_is_counted_by_models_not_by_loads() -> None:
         for model in ("llama", "gpt2")
         for precision in (Precision.BF16, Precision.FLOAT32)
     ]
-    assert facts.engine(both) == "cpu, bf16; cpu, float32"
+    assert layouts_and_versions.engine(both) == "cpu, bf16; cpu, float32"
     refused = Group("mamba2", "vllm-pp1")
-    assert facts.engine([*both, refused]) == (
+    assert layouts_and_versions.engine([*both, refused]) == (
         "cpu, bf16 (2 of 3 models); cpu, float32 (2 of 3 models)"
     )
-    assert facts.engine([said("llama", attention="sdpa")]) == "cpu, attention sdpa"
+    assert layouts_and_versions.engine([said("llama", attention="sdpa")]) == "cpu, attention sdpa"
     kinds = said("llama", attention=["CPU_ATTN", "MLA"])
-    assert facts.engine([kinds]) == "cpu, attention CPU_ATTN and MLA"
+    assert layouts_and_versions.engine([kinds]) == "cpu, attention CPU_ATTN and MLA"

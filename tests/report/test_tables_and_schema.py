@@ -11,7 +11,7 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from conformance.report import schema, tables
+from conformance.report import schema, table_files
 from conformance.spec import records
 from conformance.spec.records import Results, Verdict
 from tests.report import synthetic
@@ -72,18 +72,20 @@ def test_results_without_a_footer_are_not_valid(
 
 
 def test_the_table_has_a_row_a_cell_in_the_runs_order(results: Results) -> None:
-    table = pd.DataFrame(tables.rows(results))
+    table = pd.DataFrame(table_files.rows(results))
     assert list(table["id"]) == [cell.id for cell in results.cells]
-    assert tuple(table.columns) == tables.COLUMNS
+    assert tuple(table.columns) == table_files.COLUMNS
     dropped = table[table["verdict"] == Verdict.DROPPED.value]
     assert (dropped["gain"].abs() < 0.1).all()
 
 
 def test_both_tables_are_written_and_hold_the_same(tmp_path: Path, results: Results) -> None:
-    tables.write(results, tmp_path)
+    table_files.write(results, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.parquet"]
-    csv = pd.read_csv(tmp_path / tables.CSV, keep_default_na=False, na_values={"worst_ratio": ""})
-    parquet = pd.read_parquet(tmp_path / tables.PARQUET)
+    csv = pd.read_csv(
+        tmp_path / table_files.CSV, keep_default_na=False, na_values={"worst_ratio": ""}
+    )
+    parquet = pd.read_parquet(tmp_path / table_files.PARQUET)
     assert (
         list(csv["verdict"]) == list(parquet["verdict"]) == [c.verdict.value for c in results.cells]
     )
@@ -91,7 +93,10 @@ def test_both_tables_are_written_and_hold_the_same(tmp_path: Path, results: Resu
 
 
 def test_an_empty_run_is_an_empty_table_with_columns(tmp_path: Path) -> None:
-    tables.write(synthetic.wrapped(()), tmp_path)
-    for table in (pd.read_csv(tmp_path / tables.CSV), pd.read_parquet(tmp_path / tables.PARQUET)):
+    table_files.write(synthetic.wrapped(()), tmp_path)
+    for table in (
+        pd.read_csv(tmp_path / table_files.CSV),
+        pd.read_parquet(tmp_path / table_files.PARQUET),
+    ):
         assert len(table) == 0
-        assert tuple(table.columns) == tables.COLUMNS
+        assert tuple(table.columns) == table_files.COLUMNS

@@ -19,9 +19,9 @@ from conformance.commands.selftest.fault import INSIDE
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.table import totals
 from conformance.errors import ConformanceError
-from conformance.judge.cell import conclude
+from conformance.judge.cell import verdicts
 from conformance.judge.cell.attribution import Plain, attribute
-from conformance.judge.cell.decide import decide
+from conformance.judge.cell.both_precisions import decide
 from conformance.judge.cell.judge_cell import Judgement, judge_cell
 from conformance.judge.cell.measures import tokens
 from conformance.judge.cell.measures.draws import Draws
@@ -159,7 +159,7 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     evidence = SimpleNamespace(
         effects=effects, judged=judged, reference=SimpleNamespace(mixture=False, precision=FLOAT32)
     )
-    [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
+    [(verdict, _)] = verdicts._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
     # Another prompt's effect, further on, confirms that one's write alone.
     neighbour = {replace(back, prompt=1): read_back, replace(on, prompt=1): read_back}
@@ -167,21 +167,21 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     evidence.judged = judged | {
         replace(site, run="clean"): Judged(str(site), Verdict.MATCH) for site in neighbour
     }
-    [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
+    [(verdict, _)] = verdicts._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
     # Nor is a read-back alone enough where all is bitwise a baseline run.
     faint = replace(read_back, landing=Landing.POWERLESS)
     evidence.effects = {back: faint, on: replace(faint, moved=False)}
     exact = [(Verdict.EXACT, "")]
-    [(verdict, _)] = conclude._write_claims(evidence, exact)  # type: ignore[arg-type]
+    [(verdict, _)] = verdicts._write_claims(evidence, exact)  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
     evidence.effects = {back: faint, on: faint}
-    assert conclude._write_claims(evidence, exact) == []  # type: ignore[arg-type]
+    assert verdicts._write_claims(evidence, exact) == []  # type: ignore[arg-type]
     evidence.effects = effects
     monkeypatch.setattr(
-        conclude, "_arrived", lambda *_: True
+        verdicts, "_arrived", lambda *_: True
     )  # off: one read-back carries the cell
-    assert conclude._write_claims(evidence, []) == []  # type: ignore[arg-type]
+    assert verdicts._write_claims(evidence, []) == []  # type: ignore[arg-type]
 
 
 @scenario(twin=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from conformance.errors import ExitCode
-from conformance.judge.cell.decide import VerdictDecision, decide
+from conformance.judge.cell.both_precisions import VerdictDecision, decide
 from conformance.spec.records import Answer, Precision, Verdict, record
 
 

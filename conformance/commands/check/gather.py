@@ -13,7 +13,7 @@ from typing import Any
 from conformance.runner import scheduling as runner
 from conformance.runner.planning.jobs import BUILD, REFERENCE, expected, planned
 from conformance.runner.planning.named import DUMP, HF, local_folder
-from conformance.runner.scheduling.session import Session, Steps
+from conformance.runner.scheduling.open_engines import Session, Steps
 from conformance.runner.store import RunFolder, gathered_in
 from conformance.spec import loose_json
 from conformance.spec.builtin.probe import PROBED, PROBING

@@ -23,7 +23,7 @@ from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.planning.machine import conditions
 from conformance.runner.processes.sessions import seconds_running
 from conformance.runner.scheduling import Further
-from conformance.runner.scheduling.session import Request, Steps
+from conformance.runner.scheduling.open_engines import Request, Steps
 from conformance.runner.store import RunFolder, gathered_in
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.records import Cell, Precision, Site, Status, record

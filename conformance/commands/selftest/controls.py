@@ -14,8 +14,8 @@ from typing import Any
 from unittest import mock
 
 from conformance.errors import ConformanceError
-from conformance.judge.cell import conclude
 from conformance.judge.cell import judge_cell as cell
+from conformance.judge.cell import verdicts
 from conformance.judge.cell.evidence import Evidence
 from conformance.judge.cell.measures import floor, gain, reach, relations, structure, tokens
 from conformance.judge.runs import one_case
@@ -138,7 +138,7 @@ OUT_OF_REACH: Mapping[str, Control] = {
     control.gate: control
     for control in (
         Control("flips", ((tokens, "flips", _returning(None)),)),
-        Control("arrival", ((conclude, "_arrived", _returning(value=True)),)),
+        Control("arrival", ((verdicts, "_arrived", _returning(value=True)),)),
     )
 }
 

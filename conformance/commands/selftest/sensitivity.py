@@ -23,7 +23,7 @@ from torch import Tensor
 from conformance.commands.selftest import doses
 from conformance.commands.selftest.doses import Chance, Fault, clean_site, pairs, touched
 from conformance.judge.cell import judgement as verdict
-from conformance.judge.cell.decide import decide
+from conformance.judge.cell.both_precisions import decide
 from conformance.judge.cell.judge_cell import judge_cell
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.draws import Draws

@@ -21,7 +21,7 @@ from conformance.commands.shared.live_judging import LiveJudging
 from conformance.judge import runs as judging_runs
 from conformance.judge.expectations import KnownGaps, concluded, marked
 from conformance.judge.runs import reduce_judged
-from conformance.report import html, tables
+from conformance.report import html, table_files
 from conformance.report.diff import changes_since_last
 from conformance.runner.planning import machine
 from conformance.runner.planning.jobs import launch, planned_jobs
@@ -311,7 +311,7 @@ def judge(
 def publish(run: RunFolder, results: Results) -> Path:
     """Write results.json, the same data as tables, and the pages. Return the main page."""
     run.write_results(results)
-    tables.write(results, run.path)
+    table_files.write(results, run.path)
     besides = html.Besides(changes=changes_since_last(run.path, results))
     return html.publish(results, run.path, besides)
 

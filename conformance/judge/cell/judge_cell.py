@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import conclude, integers
+from conformance.judge.cell import integers, verdicts
 from conformance.judge.cell import judgement as verdict
 from conformance.judge.cell.diagnosis import diagnose, extent
 from conformance.judge.cell.evidence import Evidence
@@ -80,7 +80,7 @@ def judge_cell(
     evidence = Evidence(reference, reference.numbers(seen), has_edit, [same_ids, *relations])
     _compare_structure(evidence, reference.other_kinds(seen), comparable=same_ids.holds)
     if not same_ids.holds:
-        return conclude.conclude(evidence, limits, explain=explain)
+        return verdicts.conclude(evidence, limits, explain=explain)
     drawn_ids = _find_drawn(evidence) if draws is not None else {}
     _settle_chosen(evidence, drawn_ids)
     chosen = _find_chosen(evidence) if draws is None else ()
@@ -106,7 +106,7 @@ def judge_cell(
             rules.equal_within(evidence.observed, reference.reference_values, pair, rule)
             for pair in pairs
         ]
-    return conclude.conclude(evidence, limits, explain=explain)
+    return verdicts.conclude(evidence, limits, explain=explain)
 
 
 def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwise: bool) -> bool:

@@ -67,7 +67,7 @@ def bound_for(size: float | None) -> float | None:
 def fails_by_itself(answer: Answer) -> bool:
     """Return whether it would fail by itself; a bf16 check without power would not.
 
-    Float32 has the power (`conformance.judge.cell.decide`).
+    Float32 has the power (`conformance.judge.cell.both_precisions`).
     """
     powerless = answer.verdict is Verdict.VACUOUS and answer.precision is Precision.BF16
     return answer.verdict.fails and not powerless

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from conformance.judge.cell.decide import VerdictDecision, decide
+from conformance.judge.cell.both_precisions import VerdictDecision, decide
 from conformance.judge.cell.diagnosis import extent
 from conformance.judge.cell.diagnosis.first_bad_layer import place, with_own_input
 from conformance.judge.cell.judge_cell import Judgement, compare_exact, judge_cell

@@ -23,7 +23,8 @@ from conformance.runner.scheduling.events import (
 )
 from conformance.runner.scheduling.local import Local
 from conformance.runner.scheduling.loop import Runner, WorkerPool
-from conformance.runner.scheduling.planned import Further, Launch, Planned, RunSummary, TimeLimits
+from conformance.runner.scheduling.planned import Further, Launch, Planned, RunSummary
+from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.store import ObservationCache
 from conformance.spec.checkpoints import cache_folder
 

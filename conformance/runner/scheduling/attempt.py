@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any
 
 from conformance.runner.processes import sessions
-from conformance.runner.scheduling.planned import TimeLimits
+from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.store import GroupFolder
 from conformance.spec import loose_json
 from conformance.spec.records import Status

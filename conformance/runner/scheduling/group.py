@@ -27,8 +27,9 @@ from conformance.runner.scheduling.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.runner.scheduling.planned import Further, Planned, TimeLimits
+from conformance.runner.scheduling.planned import Further, Planned
 from conformance.runner.scheduling.reuse import keys_of, most_finished, take
+from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.store import GroupFolder, ObservationCache
 from conformance.runner.store.files import write_text
 from conformance.spec.records import Frame, Group, Job, Outcome, Status, to_json

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from conformance.runner.processes import sessions
 from conformance.runner.scheduling.group import GroupRun
-from conformance.runner.scheduling.planned import Planned, TimeLimits
+from conformance.runner.scheduling.planned import Planned
+from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.scheduling.zygotes import ZygotePool
 from conformance.runner.store import ObservationCache
 

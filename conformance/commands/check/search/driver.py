@@ -29,7 +29,7 @@ from conformance.commands.check.search.rewrites.porting import port_versions, wi
 from conformance.commands.check.search.trial import FileReference, Tried, have_same_reference
 from conformance.commands.check.values.compare import zeros
 from conformance.runner.scheduling import Further
-from conformance.runner.scheduling.session import Request
+from conformance.runner.scheduling.open_engines import Request
 from conformance.runner.store import gathered_in
 from conformance.spec.inputs.user_file import UserFile
 from conformance.spec.records import Case, Precision, Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.runner.scheduling import Further, GroupFinished
-from conformance.runner.scheduling.session import Session
+from conformance.runner.scheduling.open_engines import Session
 from conformance.spec.records import Case
 
 ONE, TWO = (Further((Case("check", name, ()),), 5.0) for name in ("one", "two"))
