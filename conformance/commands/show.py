@@ -11,6 +11,7 @@ import typer
 from conformance.commands.shared import selecting
 from conformance.commands.shared.options import Choice, Reports, Without, err, note, out
 from conformance.runner.planning import selection
+from conformance.spec.shortening import few
 
 if TYPE_CHECKING:
     from conformance.report.sections.comparisons import Changes
@@ -25,6 +26,8 @@ def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_m
     models, columns = len(selected.models), len(selected.columns)
     err.print(f"{models} models × {columns} backends: {len(selected.cells)} cells")
     note(selected.selection.words)
+    for one in selected.selection.missing_parts:
+        note(f"not planned: {one.scenario} needs {one.part}; missing in {few(one.models, 6)}")
 
 
 def show(

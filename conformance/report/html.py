@@ -11,7 +11,7 @@ from conformance.judge.expectations import conclusion_of
 from conformance.report import layouts_and_versions
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
-from conformance.report.sections import findings, gaps, selftest
+from conformance.report.sections import findings, gaps, not_planned, selftest
 from conformance.report.sections.comparisons import Changes, compare_libraries, compare_variants
 from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
@@ -87,6 +87,11 @@ def of_architecture(results: Results, architecture: str) -> Results:
     models = {cell.model for cell in cells}
     columns = {cell.backend for cell in cells}
     scenarios = {cell.scenario for cell in cells}
+    missing = tuple(
+        replace(one, models=lacking)
+        for one in results.selection.missing_parts
+        if (lacking := tuple(model for model in one.models if model in models))
+    )
     return replace(
         results,
         cells=cells,
@@ -94,6 +99,7 @@ def of_architecture(results: Results, architecture: str) -> Results:
         columns=tuple(column for column in results.columns if column.id in columns),
         scenarios=tuple(scenario for scenario in results.scenarios if scenario.id in scenarios),
         groups=tuple(group for group in results.groups if group.model in models),
+        selection=replace(results.selection, missing_parts=missing),
     )
 
 
@@ -105,6 +111,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
         compare_libraries(results),
         compare_variants(results),
         gaps.section(results),
+        not_planned.section(results),
         besides.changes.section() if besides.changes else None,
         besides.tested,
     )

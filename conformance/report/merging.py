@@ -21,6 +21,7 @@ from conformance.spec.records import (
     Results,
     RunInfo,
     ScenarioInfo,
+    Selection,
 )
 
 
@@ -40,6 +41,7 @@ def merged(runs: Sequence[Results]) -> Merged:
     origin: dict[str, tuple[str, str]] = {}
     cells: list[CellResult] = []
     gaps = _gaps(runs)
+    missing = (one for run in runs for one in run.selection.missing_parts)
     for run in runs:
         for cell in run.cells:
             column = columns[run.run.id, cell.backend].id
@@ -76,6 +78,7 @@ def merged(runs: Sequence[Results]) -> Merged:
             exit_code=conclude(cells, [*gaps.values()]).exit_code,
         ),
         gaps=tuple(gaps.values()),
+        selection=Selection(missing_parts=tuple(dict.fromkeys(missing))),
     )
     return Merged(results, tuple(runs), origin)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from conformance.errors import ConformanceError
-from conformance.spec.records import Backend, Cell, Column, Model
+from conformance.spec.records import Backend, Cell, Column, MissingPart, Model
 from conformance.spec.scenario import Scenario
 
 Item = TypeVar("Item", Model, Backend)
@@ -109,6 +109,40 @@ def cells(
     Cases that need parts the model lacks, or are for another tier, are omitted. Raises
     ConformanceError if nothing is left: an empty run would look green.
     """
+    product = _product(models, columns, scenarios, expression)
+    planned = tuple(cell for cell, missing in product if not missing)
+    if not planned:
+        raise no_cell(expression)
+    return planned
+
+
+def missing_parts(
+    models: Sequence[Model],
+    columns: Sequence[Column] | Sequence[Backend],
+    scenarios: Mapping[str, Scenario],
+    expression: str = "",
+) -> tuple[MissingPart, ...]:
+    """Return which parts the requested cells need and models lack, by scenario."""
+    omitted: dict[tuple[str, str], list[Cell]] = {}
+    for cell, missing in _product(models, columns, scenarios, expression):
+        for part in missing:
+            omitted.setdefault((cell.scenario, part), []).append(cell)
+    rows = []
+    for (scenario, part), cells in sorted(omitted.items()):
+        cases = tuple(dict.fromkeys(cell.case for cell in cells))
+        every = set(cases) == set(scenarios[scenario].cases)
+        lacking = tuple(dict.fromkeys(cell.model for cell in cells))
+        rows.append(MissingPart(scenario, part, lacking, () if every else cases))
+    return tuple(rows)
+
+
+def _product(
+    models: Sequence[Model],
+    columns: Sequence[Column] | Sequence[Backend],
+    scenarios: Mapping[str, Scenario],
+    expression: str,
+) -> Iterator[tuple[Cell, frozenset[str]]]:
+    """Yield every requested cell, and the parts that its case needs and its model lacks."""
     wanted = matcher(expression)
     # Expanded once: there are thousands of pairs of a model and a column.
     cases = [
@@ -116,18 +150,12 @@ def cells(
         for scenario in scenarios.values()
         for case in scenario.expand(1)
     ]
-    planned = tuple(
-        cell
-        for model in models
-        for column in columns
-        for scenario, case, needs, tier in cases
-        if needs <= set(model.parts)
-        and tier in ("", *model.tiers)
-        and wanted((cell := Cell(model.id, column.id, scenario, case)).id)
-    )
-    if not planned:
-        raise no_cell(expression)
-    return planned
+    for model in models:
+        for column in columns:
+            for scenario, case, needs, tier in cases:
+                cell = Cell(model.id, column.id, scenario, case)
+                if tier in ("", *model.tiers) and wanted(cell.id):
+                    yield cell, needs.difference(model.parts)
 
 
 def no_cell(expression: str, tier: str = "") -> ConformanceError:

@@ -119,7 +119,8 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
         cells = plan.matching(covering.cells, choice.expression, tier=choice.chosen_tier)
         only = covering.float32_only & set(cells)
     about = _about(known, choice, models, columns, every, Selected(models, columns, cells, only))
-    return Selected(models, columns, cells, only, about)
+    missing = plan.missing_parts(models, columns, scenarios, choice.expression)
+    return Selected(models, columns, cells, only, replace(about, missing_parts=missing))
 
 
 def _covering(

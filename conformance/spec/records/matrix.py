@@ -209,12 +209,24 @@ class Cell:
 
 
 @record()
+class MissingPart:
+    """A part that a scenario needs (in these `cases`, () for all) and these models lack. Its cells
+    are not planned there.
+    """
+
+    scenario: Label
+    part: Label
+    models: tuple[Id, ...]
+    cases: tuple[Label, ...] = ()
+
+
+@record()
 class Selection:
     """Which cells a run chose.
 
     `tier` is the tier of models.yaml, "" if cells, models or an expression were named. `chosen` of
     the `product` cells of the full tier run, `float32_only` of them only in float32. `left_out`
-    describes what does not run.
+    describes what does not run, `missing_parts` why models lack cases of scenarios.
     """
 
     tier: Label = ""
@@ -222,6 +234,7 @@ class Selection:
     product: int = 0
     float32_only: int = 0
     left_out: str = ""
+    missing_parts: tuple[MissingPart, ...] = ()
 
     @property
     def whole(self) -> bool:

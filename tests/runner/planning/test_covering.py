@@ -173,6 +173,12 @@ def test_the_default_tier_covers_the_project(default):
 def test_a_run_says_what_it_leaves_out(default):
     assert default.selection.tier == "default" and not default.selection.whole
     assert "of 10," in default.selection.words and "--tier full" in default.selection.words
+    missing = {(one.scenario, one.part): one.models for one in default.selection.missing_parts}
+    assert missing["qkv", "qkv"] == ("mamba2", "deepseek_v3")
+    assert not {(cell.scenario, cell.model) for cell in default.cells} & {
+        ("qkv", "deepseek_v3"),
+        ("qkv", "mamba2"),
+    }
     full = select(Choice(tier="full", **WHERE))
     assert full.selection.whole and not full.float32_only
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.errors import ConformanceError
 from conformance.runner.planning import plan
-from conformance.spec.records import PARTS, Backend, Column, Model, Source
+from conformance.spec.records import PARTS, Backend, Column, MissingPart, Model, Source
 from tests import ours
 
 TINY = (Source("tiny"),)
@@ -119,6 +119,12 @@ def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
         "mlp",
         "mlp_input",
     }
+    missing = plan.missing_parts((*MODELS[:1], bare), BACKENDS[:1], scenarios, "accessors or heads")
+    assert missing == (
+        MissingPart("accessors", "attention", ("bare",), ("attention_input", "attention")),
+        MissingPart("accessors", "mlp", ("bare",), ("mlp_input", "mlp")),
+        MissingPart("heads", "heads", ("bare",)),
+    )
     long = Model("long", "llama", TINY, parts=(*PARTS, "long"))
     assert plan.cells((long,), BACKENDS[:1], scenarios, "long_context")
     with pytest.raises(ConformanceError, match="no cell matches"):
