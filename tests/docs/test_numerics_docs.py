@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.commands.selftest.faults_page import only_bf16
 from conformance.judge.cell.diagnosis import explanation
 from conformance.judge.cell.judgement import ORDER
 from conformance.judge.cell.measures import metrics
@@ -16,7 +17,7 @@ from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
 from conformance.spec.records import Limits, Precision, Thresholds
 
 TEXT = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
-WORDS = {2: "Two", 4: "four"}
+WORDS = {2: "Two", 4: "four", 6: "six"}
 SUPERSCRIPT = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
@@ -59,6 +60,12 @@ def test_every_constant_is_the_codes(name: str, quoted: str) -> None:
 def test_a_rounding_to_float32_is_as_much_smaller_as_is_said() -> None:
     assert len(CONSTANTS) >= 5 and "2¹⁶ times less in float32" in TEXT
     assert metrics.ROUNDING[Precision.BF16] / metrics.ROUNDING[Precision.FLOAT32] == 2.0**16
+
+
+def test_the_faults_that_only_bf16_shows_are_named() -> None:
+    [(count, names)] = re.findall(r"\*\*Only bf16 can show\*\* (\w+) of (.*?)\.\s", TEXT, re.DOTALL)
+    assert re.findall(r"`([\w-]+)`", names) == only_bf16()
+    assert count == WORDS[len(only_bf16())]
 
 
 def test_what_the_text_says_in_words_holds() -> None:

@@ -165,6 +165,7 @@ def _row(
         says=fault.says,
         reason=result.reason,
         inside=fault.point in INSIDE,
+        precision=fault.precision,
     )
     if result.harness:  # nothing was proved, whatever the verdict
         return replace(row, ending=Ending.ALARM if fault.silent else Ending.MISSED)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conformance.commands.selftest.fault import ALL, Fault
 from conformance.commands.selftest.faults import FAULTS
-from conformance.spec.records import Side
+from conformance.spec.records import Precision, Side
 
 _INTRODUCTION = """\
 <!-- Written by `make docs` from conformance/commands/selftest; change it there. -->
@@ -21,7 +21,9 @@ What `conformance selftest` injects, one row a fault: what it does, at which hoo
 are explained in docs/selftest.md) and on which columns, and the cells that must show it, with one
 of the verdicts in the last column. A fault is a record in a module of
 `conformance/commands/selftest/faults/`, its sentence included.
-Without a remark it is injected on `hf`, `vllm-pp1` and `vllm-pp2`.
+Without a remark it is injected on `hf`, `vllm-pp1` and `vllm-pp2`, in float32.
+
+Only bf16 can show {coarse} of the {count} faults: {names}.
 """
 
 _HEADINGS: Mapping[str, str] = {
@@ -44,7 +46,22 @@ def faults_page() -> str:
         for key, members in by_heading.items()
         if members
     ]
-    return "\n".join([_INTRODUCTION, "\n\n".join(sections), ""])
+    names = [f"`{name}`" for name in only_bf16()]
+    introduction = _INTRODUCTION.format(
+        count=sum(not fault.silent for fault in FAULTS.values()),
+        coarse=len(names),
+        names=", ".join(names),
+    )
+    return "\n".join([introduction, "\n\n".join(sections), ""])
+
+
+def only_bf16() -> list[str]:
+    """Return the names of the faults that float32 cannot show."""
+    return [
+        fault.id
+        for fault in FAULTS.values()
+        if fault.precision is Precision.BF16 and not fault.silent
+    ]
 
 
 def _row(fault: Fault) -> str:
@@ -60,11 +77,12 @@ def _row(fault: Fault) -> str:
 
 
 def _where(fault: Fault) -> list[str]:
-    """Return the restrictions of a fault: layers, columns, models."""
+    """Return the restrictions of a fault: layers, columns, models, precision."""
     places = "/".join(place for place in fault.places if place)
     columns = "" if fault.backends == ALL else f"on {' and '.join(fault.backends)}"
     models = (*fault.architectures, *(f"models with {part}" for part in fault.parts))
-    return [words for words in (places, columns, " and ".join(models)) if words]
+    precision = "in bf16" if fault.precision is Precision.BF16 else ""
+    return [words for words in (places, columns, " and ".join(models), precision) if words]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from conformance.report.grouping import grouped
 from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.runner.store.files import read_record
+from conformance.spec.records import Precision
 from conformance.spec.records.injected import FILE, SCHEMA, Ending, Limit, Row, SelfTest, Totals
 
 #: The family in which an ending is shown.
@@ -47,14 +48,14 @@ def section(stored: SelfTest) -> Section:
     broken = "; ".join(stored.broken)
     blocks: list[Block] = [
         Note(
-            f"Known faults were injected inside real workers on {models} ({stored.date}) and "
-            f"judged as this run was. {'' if broken else 'Every bar holds.'}".strip()
+            f"Known faults were injected inside real workers on {models} ({stored.date[:10]}) "
+            f"and judged as this run was. {'' if broken else 'Every bar holds.'}".strip()
         )
     ]
     if broken:
         blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
     blocks += _limits(stored.limits)
-    blocks += [Facts(tuple(_rates(stored.totals))), _faults(rows)]
+    blocks += [Facts((*_rates(stored.totals), *_only_bf16(rows))), _faults(rows)]
     misses = tuple(
         (f"{row.fault} on {row.model} × {row.backend}", row.reason)
         for row in rows
@@ -83,18 +84,15 @@ def _faults(rows: Sequence[Row]) -> Table:
     )
 
 
-_IN_TRIALS = "in half / in 95 % of the trials, in the scenario's least sensitive case"
-_OF_WRITES = (
-    "detection limit where something is written: the smallest fault of the write that is found, as "
-    f"a share of its effect, {_IN_TRIALS}"
-)
-_LATER = (
-    "detection limit of a fault in a write's effect at a later layer: the smallest fault that "
-    f"is found, as a share of the effect, {_IN_TRIALS}"
-)
-_OF_READS = (
-    "detection limit where nothing is written: the smallest error in a value that is served, as a "
-    f"share of the row's length, {_IN_TRIALS}"
+_OF_WRITES = "detection limit of a write, as a share of its effect"
+_LATER = "detection limit of a write's effect at a later layer, as a share of the effect"
+_OF_READS = "detection limit of a value that is only read, as a share of the row's length"
+_MEANING = (
+    "A detection limit is the smallest fault that is found in half / in 95 % of the trials, in the "
+    "scenario's least sensitive case. Gain: the effect is too large or too small; off-axis: a part "
+    "of it has another direction; leak: a part of it is at a token that is not written. Only in "
+    "float32 must the limits be within a bar. In bf16 smaller faults are within rounding; a limit "
+    "above 1 is larger than the effect itself."
 )
 
 
@@ -106,7 +104,8 @@ def _limits(limits: Sequence[Limit]) -> list[Block]:
 
     by_title = grouped(limits, title)
     titles = (_OF_WRITES, _LATER, _OF_READS)
-    return [_limits_of(by_title[name], name) for name in titles if name in by_title]
+    tables = [_limits_of(by_title[name], name) for name in titles if name in by_title]
+    return [Note(_MEANING), *tables] if tables else []
 
 
 def _limits_of(limits: Sequence[Limit], title: str) -> Table:
@@ -136,9 +135,13 @@ def _worst(limits: Sequence[Limit]) -> str:
     return " / ".join(
         f"> {max(limit.largest for limit in unseen):g}"
         if (unseen := [limit for limit in limits if getattr(limit, share) is None])
-        else f"{max(getattr(limit, share) for limit in limits):.0e}"
+        else _dose(max(getattr(limit, share) for limit in limits))
         for share in ("half", "most")
     )
+
+
+def _dose(dose: float) -> str:
+    return f"{dose:.0e}" if dose < 0.01 else f"{dose:.2g}"
 
 
 def _endings(rows: Sequence[Row]) -> tuple[Text, ...]:
@@ -158,8 +161,8 @@ def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
         ("caught with the right verdict", totals.detected),
         ("wrong tensors explained", totals.diagnosed),
         ("attributed to the right side", totals.blamed),
-        ("without a fault-free column beside", totals.apart),
-        *((f"attributed to the {side} rightly", rate) for side, rate in totals.sides.items()),
+        ("the same without a fault-free column of the engine", totals.apart),
+        *((f"attributed to the right side: {side}", rate) for side, rate in totals.sides.items()),
         ("false alarms", totals.alarms),
     ]
     for name, rate in rates:
@@ -170,3 +173,15 @@ def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
         yield "not counted", f"{totals.below} injections, too small for the printed bound"
     if totals.absent:
         yield "not expressible there", str(totals.absent)
+
+
+def _only_bf16(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Yield the count and the names of the faults that float32 cannot show, if there are any."""
+    faults = {
+        row.fault: row.precision
+        for row in rows
+        if row.ending not in {Ending.QUIET, Ending.ALARM}  # those that must not be flagged
+    }
+    names = [fault for fault, precision in faults.items() if precision is Precision.BF16]
+    if names:
+        yield "shown by bf16 alone", f"{len(names)} of {len(faults)} faults: {', '.join(names)}"

@@ -102,7 +102,7 @@ class Row:
     `size` is how far it moved the observations, in multiples of the smallest error that the clean
     cell would detect; None if nothing moved measurably. `right_*` is None if not applicable.
     `attribution` is the side found with correct columns in the run, `apart` without those of the
-    same engine.
+    same engine. Only bf16 can show a fault whose `precision` is bf16.
     """
 
     fault: str
@@ -127,6 +127,7 @@ class Row:
     right_apart: bool | None = None
     blame: str = ""
     inside: bool = False
+    precision: Precision = Precision.FLOAT32
     size: float | None = None
     reason: str = ""
 

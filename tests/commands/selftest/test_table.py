@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conformance.commands.selftest.show import complaint
 from conformance.commands.selftest.table import bars, clopper_pearson, totals
-from conformance.report.sections.section import Table, texts
+from conformance.report.sections.section import Facts, Table, texts
 from conformance.report.sections.selftest import section
 from conformance.spec.records import Precision, Side, Verdict, from_json, to_json
 from conformance.spec.records.injected import SCHEMA, Ending, Kind, Limit, Row, SelfTest
@@ -127,10 +127,18 @@ def test_the_limits_are_shown_by_scenario_precision_and_backend():
             ["steering", "float32", "hf, vllm-pp1", "1e-05 / 2e-04"],
             ["steering", "bf16", "hf", "1e-05 / > 256"],
         ],
-        [["steering", "float32", "hf", "1e-05 / 2e-02"]],
-        [["clean", "bf16", "hf", "1e-05 / 1e-01"]],
+        [["steering", "float32", "hf", "1e-05 / 0.02"]],
+        [["clean", "bf16", "hf", "1e-05 / 0.1"]],
     ]
     assert len(shown([*alike, worse])[0].rows) == 2
+
+
+def test_the_faults_that_only_bf16_shows_are_counted_and_named():
+    coarse = replace(ROW, fault="pp-dtype", precision=Precision.BF16)
+    quiet = replace(coarse, fault="noise-only", ending=Ending.QUIET)
+    facts = section(table(rows=(ROW, ROW, coarse, quiet))).blocks
+    [pairs] = (dict(block.pairs) for block in facts if isinstance(block, Facts))
+    assert pairs["shown by bf16 alone"] == "1 of 2 faults: pp-dtype"
 
 
 def shown(limits):
