@@ -115,9 +115,13 @@ def test_a_column_works_but_for_known_gaps_and_numerics(results: Results) -> Non
     drift = replace(good[1], verdict=Verdict.DRIFT, finding=Finding.NUMERICS)
     for more, words, but_for in (
         ((), "works", ""),
-        ((known,), "works but for known gaps", "known gaps"),
+        ((known,), "works except for known gaps", "known gaps"),
         ((drift,), "works; 1 drift (numerics)", "numerics"),
-        ((drift, known), "works but for known gaps; 1 drift (numerics)", "known gaps and numerics"),
+        (
+            (drift, known),
+            "works except for known gaps; 1 drift (numerics)",
+            "known gaps and numerics",
+        ),
     ):
         cells = (*more, *good)
         gaps = (Gap("why", "used", "2026-11-21"),)

@@ -177,7 +177,7 @@ class CellsSummary:
         drifting = self.findings.get(Finding.NUMERICS, 0)
         gaps = self.total > self.passed + drifting
         coarser = f"; {drifting} drift (numerics)" if drifting else ""
-        return f"{'works but for known gaps' if gaps else 'works'}{coarser}"
+        return f"{'works except for known gaps' if gaps else 'works'}{coarser}"
 
 
 def summary(cells: Iterable[CellResult]) -> CellsSummary:

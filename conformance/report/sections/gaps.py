@@ -14,7 +14,7 @@ from conformance.spec.shortening import clip, few
 
 _NAMES = 6
 _TITLE = 80
-_COLUMNS = columns("cause", "cells", "models", "columns", "whose", "since", figures=("cells",))
+_COLUMNS = columns("cause", "cells", "models", "columns", "culprit", "since", figures=("cells",))
 #: Packages whose versions matter, by the party that has to fix a gap.
 _PACKAGES = {
     "nnsight": ("nnsight",),
@@ -62,7 +62,7 @@ def brief(results: Results) -> Table | None:
         for index, cells in sorted(touched.items(), key=lambda item: -len(item[1]))
         if index is not None
     )
-    titles = columns("known gaps", "on", "cause", "whose", figures=("known gaps",))
+    titles = columns("known gaps", "on", "cause", "culprit", figures=("known gaps",))
     return Table(titles, rows, first=20, rest="the report") if rows else None
 
 

@@ -37,7 +37,10 @@ function times(value) {
   return `${limits.some((limit) => text === number(limit) && value !== limit) ? Number(value.toPrecision(5)) : text}×`;
 }
 
-const duration = (value) => (value === null || value === undefined ? '' : `${number(value)} s`);
+function duration(value) {
+  if (value === null || value === undefined) return '';
+  return value < 1 ? `${Math.ceil(1000 * value)} ms` : `${number(value)} s`;
+}
 const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
 
 /** A verdict's symbol in its family's shape. */

@@ -108,7 +108,7 @@ function heatMap(line, boundaries, ids) {
   const every = Math.ceil(columns / 20);
   for (let i = 0; i < columns; i += every) drawn.append(label(LEFT + (i + 0.5) * wide, height - 26, i * line.bin, { 'text-anchor': 'middle' }));
   drawn.append(label((LEFT + WIDTH) / 2 - 60, height - 6, line.bin > 1 ? `token (${line.bin} to a column, the worst is shown)` : 'token', { 'text-anchor': 'middle' }),
-    label(4, 12, 'layer', {}));
+    ...(typeof lines[0][0] === 'number' ? [label(4, 12, 'layer', {})] : []));
   const readout = el('p', { class: 'readout', 'aria-hidden': 'true' }, 'point at a square to read its value');
   drawn.addEventListener('mousemove', (event) => {
     const box = drawn.getBoundingClientRect();
