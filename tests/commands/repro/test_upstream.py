@@ -33,8 +33,8 @@ def test_the_index_names_every_text() -> None:
 
 #: Words of a reason → why there is no text of it.
 NO_TEXT = {
-    "On CUDA vLLM's norms": "its script needs a GPU",
-    "torch has its kernel": "its script needs a processor, or a setting, without AVX-512",
+    "On CUDA, vLLM's norms": "its script needs a GPU",
+    "torch has that kernel": "its script needs a processor, or a setting, without AVX-512",
 }
 
 
