@@ -33,9 +33,6 @@ FACTORS = (0.125, 0.5, 0.7, 1.4, 2.0, 8.0)
 USUAL_TOP_K = 50
 #: Probabilities closer than this may be equal, rounded differently.
 _SAME = 1e-5
-#: The grid of `detected`, in units of the natural logarithm. A draw that lowers the evidence by
-#: more than the second number is dropped: its sum cannot reach the limit.
-_STEP, _LEAST = 0.01, -20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,39 +156,3 @@ def _surely_held(probabilities: Tensor, top_p: float) -> float:
     ends = torch.searchsorted(-ordered, -ordered * (1 - _SAME), right=True) - 1
     sure = ordered[held[ends] - ordered <= top_p].sum()
     return max(float(sure), top_p, float(ordered[0]))
-
-
-def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
-    """Return a lower bound on the probability that draws from `used` fail the test of `asked`.
-
-    Many draws from the same logits are independent. Each adds to the evidence for another way of
-    sampling an amount that depends on the drawn id; convolution gives the distribution of the sum.
-    Amounts are rounded down to a grid and only one other way counts.
-    """
-    right = at_most(logits, asked)
-    inside = float(used[right > 0].sum())
-    if inside < 1 - 1e-12 and inside**count < 1e-4:
-        return 1 - inside**count  # an id outside is proof by itself
-    tried = ways(logits, asked)
-    needed = math.log(len(tried) / RATE)
-    shown = max(_reached(used, right, other, count, needed) for other in tried.values())
-    return 1 - inside**count * (1 - shown)
-
-
-def _reached(used: Tensor, right: Tensor, other: Tensor, count: int, needed: float) -> float:
-    """Return the probability that one other way's evidence reaches `needed`, given ids inside."""
-    inside = right > 0
-    chances = used[inside] / used[inside].sum()
-    adds = other[inside].log() - right[inside].log()
-    counted = adds > _LEAST
-    if float((chances * adds.clamp_min(_LEAST)).sum()) <= 0:
-        return 0.0  # this way does not detect it
-    places = torch.floor(adds[counted] / _STEP).long()
-    first = int(places.min())
-    mass = torch.zeros(int(places.max()) - first + 1, dtype=torch.float64)
-    mass.index_add_(0, places - first, chances[counted])
-    length = count * (len(mass) - 1) + 1
-    padded = 2 ** math.ceil(math.log2(length))
-    total = torch.fft.irfft(torch.fft.rfft(mass, n=padded) ** count, n=padded)[:length]
-    beyond = max(0, math.ceil(needed / _STEP) - count * first)
-    return float(total[beyond:].sum().clamp(0, 1))
