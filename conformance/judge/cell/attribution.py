@@ -124,6 +124,8 @@ def _by_evidence(
     plain: Plain | None,
     engines: Mapping[str, str],
 ) -> Attribution:
+    if (unread := _by_reading(cell, plain)) is not None:
+        return unread
     if alike := _alike_everywhere(cell, peers, engines):
         return Attribution(Side.UNDECIDED, alike + describe_plain(plain))
     if _is_ended(cell):
@@ -133,6 +135,17 @@ def _by_evidence(
     if cell.verdict in _WRITE and clean and _all_pass(clean):
         return Attribution(Side.NNSIGHT, _WRITE_ALONE + describe_plain(plain))
     return _by_engine(plain) or _by_extraction(cell) or _by_runs_and_ends(cell, peers, plain)
+
+
+def _by_reading(cell: CellResult, plain: Plain | None) -> Attribution | None:
+    """Attribute a cell without observations, because no reading of the layers is the stream.
+
+    The harness lacks the reading, unless the engine computes another stream by itself.
+    """
+    if cell.verdict is not Verdict.STRUCTURE or cell.observations or (plain and not plain.agrees):
+        return None
+    side = Side.UNDECIDED if plain is None else Side.HARNESS
+    return Attribution(side, cell.reason + describe_plain(plain))
 
 
 def _is_ended(cell: CellResult) -> bool:

@@ -85,6 +85,7 @@ HANDED = said(
 SKIPPED = said(
     Verdict.ERROR, "HooksSkippedError: in 1 of 1 steps no hook of the layers fired", Owner.HARNESS
 )
+UNREAD = said(Verdict.STRUCTURE, "no reading of a layer output (tensor[5, 64]) is the stream")
 NO_MODULE = "AttributeError: 'Envoy' object (nor its module) has attribute 'layers'"
 BLOCK = "the worker ended, without an error; its block may have ended it"
 KILLED = "the worker was ended by SIGKILL (out of memory?) while running c"
@@ -161,6 +162,13 @@ BLAMED: dict[str, tuple[CellResult, list[CellResult], dict[str, object], Side, s
     "handed over, plain right": (HANDED, [], {"plain": RIGHT}, Side.NNSIGHT, "it gave"),
     "handed over, plain wrong": (HANDED, [], {"plain": WRONG}, Side.ENGINE, "it gave"),
     "handed over": (HANDED, [], {}, Side.UNDECIDED, "it gave"),
+    # Another stream, or the harness has no reading of the layers that give it.
+    "unread": (UNREAD, [], {}, Side.UNDECIDED, "no reading"),
+    "unread, plain right": (UNREAD, [], {"plain": RIGHT}, Side.HARNESS, "nnsight it is right"),
+    "unread, plain wrong": (UNREAD, [], {"plain": WRONG}, Side.ENGINE, ""),
+    "unread on every engine": (
+        UNREAD, [UNREAD, replace(UNREAD, backend="hf")], {"plain": RIGHT}, Side.HARNESS, "",
+    ),
     "block": (said(Verdict.CRASH, BLOCK), [], {"plain": RIGHT}, Side.UNDECIDED, ""),
     "block, missing": (said(Verdict.MISSING, BLOCK), [], {"plain": RIGHT}, Side.UNDECIDED, ""),
     "stopped": (said(Verdict.TIMEOUT, STOPPED), [], {"plain": RIGHT}, Side.UNDECIDED, ""),
