@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -33,6 +33,7 @@ from conformance.spec.scenario import Scenario
 #: The printed bound assumes that two errors are orthogonal. With some hundred numbers that holds
 #: only to a few per cent, so a miss this little above the bound does not count.
 AT_THE_BOUND = 1.1
+BF16 = Precision.BF16
 
 
 @dataclass(frozen=True)
@@ -72,35 +73,35 @@ def results(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> Verdicts:
-    """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells:
-    each in the precision of its fault, judged together with fault-free cells in the same precision.
+    """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells,
+    judged together with fault-free cells. A fault of float32 is judged in float32 alone, one of
+    bf16 with the fault-free float32 of its column, as in a run.
     """
     plain = [cell for cell in fault_free if cell.model == model.id]
+    sound = tuple(map(Column, backends))
+    context = (scenarios, thresholds)
     by_cell: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     by_precision: dict[Precision, Mapping[str, CellResult]] = {}
-    for precision in Precision:
+    for precision, judged_in in (
+        (Precision.FLOAT32, (Precision.FLOAT32,)),
+        (BF16, tuple(Precision)),
+    ):
         in_precision = [column for column in faulty if column.precision is precision]
-        cells = [
-            *plain,
-            *(cell for column in in_precision for cell in column.cells if cell.model == model.id),
-        ]
-        columns = (*map(Column, backends), *(column.as_judged() for column in in_precision))
-        judge = OneModel(run, model, columns, scenarios, thresholds, (precision,))
-        judged = judge.cells(cells)
-        by_precision[precision] = {cell.id: judged[cell.id] for cell in plain}
-        by_cell |= judge.blamed(judged, columns)
+        cells = [cell for column in in_precision for cell in column.cells if cell.model == model.id]
+        columns = (*sound, *(column.as_judged() for column in in_precision))
+        judge = OneModel(run, model, columns, *context, judged_in)
+        judged = judge.cells([*plain, *cells])
+        by_precision[precision] = decided = {cell.id: judged[cell.id] for cell in plain}
+        by_cell |= judge.blamed(judged, columns) | judge.blamed(decided, sound)
         for group in _alone(in_precision):
             own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
             blamed = judge.blamed(own, [column.as_judged() for column in group])
             apart |= {
                 name: result.attribution for name, result in blamed.items() if result.attribution
             }
-    judge = OneModel(
-        run, model, tuple(map(Column, backends)), scenarios, thresholds, tuple(Precision)
-    )
-    decided = judge.blamed(judge.cells(plain), judge.columns)
-    return Verdicts(by_cell | decided, apart, by_precision)
+    by_precision[BF16] = OneModel(run, model, sound, *context, (BF16,)).cells(plain)
+    return Verdicts(by_cell, apart, by_precision)
 
 
 def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
@@ -120,11 +121,22 @@ def rows(
     faulty: Sequence[FaultyColumn],
     verdicts: Verdicts,
     sound: Verdicts,
+    excused: Callable[[Cell, CellResult], bool] = lambda _, __: False,
 ) -> list[Row]:
     """Return a row for each faulty cell. The bound is the smallest detectable error that the
-    `sound` judge reported for the fault-free cell, in the precision of the fault.
+    `sound` judge reported for the fault-free cell, in the precision of the fault. A fault that
+    an entry of known.yaml would have `excused` is missed.
     """
-    return [_row(run, column, cell, verdicts, sound) for column in faulty for cell in column.cells]
+    found = []
+    for column in faulty:
+        for cell in column.cells:
+            row = _row(run, column, cell, verdicts, sound)
+            plain = replace(cell, backend=column.backend.id)
+            if row.ending is Ending.CAUGHT and excused(plain, verdicts.cells[cell.id]):
+                words = f"known.yaml excuses it: {row.reason}"
+                row = replace(row, ending=Ending.MISSED, reason=words)
+            found.append(row)
+    return found
 
 
 def alarms(by_cell: Mapping[str, CellResult], fault_free: Sequence[Cell]) -> list[Alarm]:
@@ -172,7 +184,7 @@ def _row(
     if fault.silent:
         ending = Ending.ALARM if result.verdict.fails else Ending.QUIET
         return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
-    if result.verdict.neutral:
+    if result.verdict.neutral and not row.right_verdict:
         return replace(row, ending=Ending.ABSENT)
     fault_free = sound.by_precision.get(fault.precision, {})
     counterpart = fault_free.get(replace(cell, backend=column.backend.id).id)
@@ -229,9 +241,11 @@ def _size(
             faulty_values[observation.site], fault_free_values[observation.site], observation
         )
     ]
+    answers = [one for one in (faulty, faulty.beside) if one and one.precision is column.precision]
     shares += [
         observation.extra[bound]
-        for observation in faulty.observations
+        for answer in answers
+        for observation in answer.observations
         for bound in ("shift_share", "massive_share")
         if bound in observation.extra
         and observation.site in fault_free_values

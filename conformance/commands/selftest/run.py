@@ -67,9 +67,9 @@ class Plan:
         measured = tuple(one for one in self.measured if limits and one.model == model.id)
         return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)
 
-    def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
-        """Return the cells that must not be flagged: the fault-free cells, except failures that are
-        known gaps under the conditions of this run. An error of the harness is never excused.
+    def excusing(self, run: RunFolder) -> Callable[[Cell, CellResult], bool]:
+        """Return whether a result of a cell is a known gap under the conditions of this run. An
+        error of the harness is never excused.
         """
         where = {
             (model.id, backend.id): _where(run, model, backend)
@@ -77,14 +77,20 @@ class Plan:
             for backend in self.backends
         }
 
-        def excused(cell: Cell) -> bool:
-            result, place = by_cell[cell.id], where[cell.model, cell.backend]
+        def excused(cell: Cell, result: CellResult) -> bool:
             return not result.harness and any(
-                cell in gap and holds(gap.when, place) and explains(gap, result)
+                cell in gap
+                and holds(gap.when, where[cell.model, cell.backend])
+                and explains(gap, result)
                 for gap in self.gaps
             )
 
-        return tuple(cell for cell in self.fault_free if not excused(cell))
+        return excused
+
+    def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
+        """Return the cells that must not be flagged: the fault-free ones but for known gaps."""
+        excused = self.excusing(run)
+        return tuple(cell for cell in self.fault_free if not excused(cell, by_cell[cell.id]))
 
 
 def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
@@ -221,7 +227,8 @@ class SelfTestRun:
     ) -> injected.SelfTest:
         """Return the table. `sound` are the intact judge's verdicts, if `verdicts` are not."""
         unbroken = sound or verdicts
-        rows = examine.rows(self.folder, self.plan.faulty, verdicts, unbroken)
+        excused = self.plan.excusing(self.folder)
+        rows = examine.rows(self.folder, self.plan.faulty, verdicts, unbroken, excused)
         fault_free = self.plan.sound(self.folder, unbroken.cells)
         alarms = examine.alarms(verdicts.cells, fault_free)
         limits = tuple(verdicts.limits)
@@ -249,8 +256,7 @@ class SelfTestRun:
         """
         with control.broken():
             loose = replace(self, thresholds=control.thresholds(self.thresholds))
-            verdicts = loose.judge()
-        return loose.tabulate(verdicts, sound=sound)
+            return loose.tabulate(loose.judge(), sound=sound)
 
     def write(self, outcome: injected.SelfTest) -> None:
         """Write the table into the run's folder and next to all runs, whose pages show the last."""

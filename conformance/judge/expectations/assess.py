@@ -65,11 +65,15 @@ def explains(entry: Entry, cell: CellResult) -> bool:
     if not _speaks_of(entry, cell) or _other_rules(entry, cell):
         return False
     if entry.prediction:
-        return all(entry.prediction in answer.predicted for answer in _failing_answers(cell))
+        return _fits_prediction(entry, cell)
     if entry.at_most is None:
         return True
     size = largest_error(cell)
     return size is not None and size <= entry.at_most
+
+
+def _fits_prediction(entry: Entry, cell: CellResult) -> bool:
+    return all(entry.prediction in answer.predicted for answer in _failing_answers(cell))
 
 
 def _failing_answers(cell: CellResult) -> list[CellResult | Answer]:

@@ -14,6 +14,8 @@ from conformance.judge.cell.measures.relations import BITWISE
 from conformance.runner.store import RunFolder
 from conformance.spec.records import (
     Backend,
+    Cell,
+    CellResult,
     Judged,
     Model,
     Outcome,
@@ -85,3 +87,26 @@ def test_a_fault_of_bits_is_missed_only_where_the_fault_free_cell_is_held_to_bit
     )
     [row] = examine.rows(RunFolder(tmp_path), [replace(column, cells=(cell,))], verdicts, verdicts)
     assert row.ending is (Ending.MISSED if held else Ending.ABSENT)
+
+
+@pytest.mark.parametrize("excused", [True, False])
+def test_a_fault_that_an_entry_of_known_yaml_would_excuse_is_missed(
+    tmp_path: Path, excused: bool
+) -> None:
+    [column, *_] = faulty_columns.columns([FAULTS["mlp-lost"]], MODEL, (Backend("hf", "hf"),))
+    cell = column.cells[0]
+    failed = result(
+        cell.model, cell.backend, cell.scenario, cell.case, verdict=Verdict.WRONG, reason="zero"
+    )
+    verdicts = examine.Verdicts({cell.id: failed}, {})
+    asked = []
+
+    def entry(plain: Cell, found: CellResult) -> bool:
+        asked.append((plain.backend, found.verdict))
+        return excused
+
+    columns = [replace(column, cells=(cell,))]
+    [row] = examine.rows(RunFolder(tmp_path), columns, verdicts, verdicts, entry)
+    assert row.ending is (Ending.MISSED if excused else Ending.CAUGHT)
+    assert row.reason == ("known.yaml excuses it: zero" if excused else "zero")
+    assert asked == [("hf", Verdict.WRONG)]
