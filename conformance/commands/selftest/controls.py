@@ -6,6 +6,7 @@ part of the judge; judging the same stored observations again must then fail the
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,12 +15,13 @@ from typing import Any
 from unittest import mock
 
 from conformance.errors import ConformanceError
+from conformance.judge.cell import integers, verdicts
 from conformance.judge.cell import judge_cell as cell
-from conformance.judge.cell import verdicts
+from conformance.judge.cell.both_precisions import VerdictDecision, decide
 from conformance.judge.cell.evidence import Evidence
 from conformance.judge.cell.measures import floor, gain, reach, relations, structure, tokens
 from conformance.judge.runs import one_case
-from conformance.spec.records import Limits, Relation, Thresholds, Verdict
+from conformance.spec.records import Answer, Limits, Relation, Thresholds, Verdict
 
 
 def _unchanged(thresholds: Thresholds) -> Thresholds:
@@ -102,6 +104,13 @@ def widened(*names: str) -> Callable[[Thresholds], Thresholds]:
     )
 
 
+def _float32_alone(answers: list[Answer]) -> VerdictDecision:
+    shown = [answer for answer in answers if not answer.verdict.neutral]
+    return decide(shown or answers)
+
+
+#: The module; the package's attribute of this name is its function.
+_ASSESS = importlib.import_module("conformance.judge.expectations.assess")
 _OWN_LOGITS = (tokens, "follow_logits", _returning(None))
 _IDS_ALIKE = _returning(Relation(structure.PROMPT_IDS, holds=True))
 
@@ -128,6 +137,13 @@ CONTROLS: Mapping[str, Control] = {
         Control("prompt ids", ((structure, "prompt_ids", _IDS_ALIKE),)),
         Control("equal within", ((relations, "equal_within", _holds),)),
         Control("one stage", ((one_case, "compare_exact", _returning(())),)),
+        Control("integers", ((integers, "compare", _returning((Verdict.EXACT, ""))),)),
+        Control("refusal", ((one_case, "decide", _float32_alone),)),
+        # A layer is held to its own input where bf16 decides alone.
+        Control("own input", ((one_case, "with_own_input", _returning(None)),)),
+        # What known.yaml lets pass: any value under a prediction, any broken rule.
+        Control("prediction", ((_ASSESS, "_fits_prediction", _returning(value=True)),)),
+        Control("rules", ((_ASSESS, "_other_rules", _returning([])),)),
     )
 }
 

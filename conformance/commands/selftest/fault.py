@@ -58,6 +58,7 @@ class Point(StrEnum):
     REPLAY = "replay"  # what another stage saw → what is replayed here, or None
     CASE = "case"  # a case is about to run
     LOAD = "load"  # the engine is about to be opened
+    LIBRARY = "library"  # the folder of a copy of nnsight, in which the act changes a file
     CHECKPOINT = "checkpoint"  # the weights by name → those that are loaded
     NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened with other options
 
@@ -77,6 +78,7 @@ INSIDE = frozenset(
         Point.REPLAY,
         Point.CASE,
         Point.LOAD,
+        Point.LIBRARY,
         Point.STOP,
         Point.SKIP,
         Point.SPAN,
@@ -96,6 +98,7 @@ WITHOUT_A_BLOCK = frozenset(
         Point.REPLAY,
         Point.CASE,
         Point.LOAD,
+        Point.LIBRARY,
         Point.CHECKPOINT,
         Point.NOWHERE,
     }

@@ -7,11 +7,21 @@ is stored, read and judged like any other.
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import venv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.commands.selftest.fault import CLIENTS, MARK, WITHOUT_A_BLOCK, Fault, Variant
+from conformance.commands.selftest.fault import (
+    CLIENTS,
+    MARK,
+    WITHOUT_A_BLOCK,
+    Fault,
+    Point,
+    Variant,
+)
 from conformance.errors import ConformanceError
 from conformance.runner.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.runner.scheduling import Planned, TimeLimits
@@ -64,9 +74,9 @@ class FaultyColumn:
         """Return the column as the judge sees it.
 
         A fault that also occurs on one stage is compared with one faulty stage; a fault of the
-        transport is compared with a fault-free stage.
+        transport, or of bits, is compared with a fault-free stage.
         """
-        if self.variant.fault.side is Side.PIPELINE:
+        if self.variant.fault.side is Side.PIPELINE or self.variant.fault.by_bits:
             return Column(replace(self.backend, id=self.id))
         options = {**self.backend.options, "variant": self.variant.id}
         return Column(replace(self.backend, id=self.id, options=options))
@@ -172,9 +182,17 @@ def jobs(
     single: dict[str, Planned] = {}
     brief: list[Planned] = []
     for column in faulty:
+        if column.precision is Precision.BF16:
+            beside = run.group_folder(column.model, gathered_in(column.id, Precision.FLOAT32)).path
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            link(beside, beside.parent / gathered_in(column.backend.id, Precision.FLOAT32))
         if not column.variant.fault.alone:
             continue
         name = f"{column.model}:{column.folder}"
+        if column.variant.fault.point is Point.LIBRARY:
+            without = by_id[f"{column.model}:{column.fault_free_folder}"]
+            single[name] = _with_another_library(run, column, without, name)
+            continue
         job = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
             brief.append(replace(job, limits=SHORT))
@@ -204,6 +222,44 @@ def _is_forced(job: Planned) -> bool:
 def _alike(job: Planned, other: Planned) -> bool:
     """Return whether two jobs are of one model."""
     return job.id.partition(":")[0] == other.id.partition(":")[0]
+
+
+def _with_another_library(
+    run: RunFolder, column: FaultyColumn, fault_free: Planned, name: str
+) -> Planned:
+    """Return the fault-free column's job, after it, in an environment with a changed library.
+
+    Unless the cache's key follows the files, it gets what the fault-free column observed.
+    """
+    root = run.path.resolve() / "environments" / column.variant.id
+    venv.create(root, symlinks=True)
+    [packages] = root.glob("lib/python*/site-packages")
+    spec = importlib.util.find_spec("nnsight")
+    assert spec is not None  # noqa: S101 - the engine has it
+    [library] = map(Path, spec.submodule_search_locations or ())
+    shutil.copytree(library, packages / "nnsight", dirs_exist_ok=True)
+    rest = f"import site; site.addsitedir({str(library.parent)!r})\n"
+    (packages / "rest.pth").write_text(rest, encoding="utf-8")
+    column.variant.fault.act(packages / "nnsight")
+    folder = run.group_folder(column.model, column.folder).path
+
+    def make() -> Job | None:
+        job = fault_free.make()
+        if job is None:
+            return None
+        by_key = {case.key: case for case in job.cases}
+        kept = {*(cell.key for cell in column.cells), *_without_nnsight(column, by_key)}
+        cases = tuple(case for case in job.cases if case.key in kept)
+        return replace(job, folder=folder, cases=cases)
+
+    return replace(
+        fault_free,
+        id=name,
+        make=make,
+        launch=replace(fault_free.launch, python=root / "bin" / "python"),
+        after=(*fault_free.after, fault_free.id),
+        folder=folder,
+    )
 
 
 def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:

@@ -109,6 +109,15 @@ def test_a_gate_that_no_injection_needs_is_broken_on_a_cell_made_for_it(gate, ce
         assert cell().verdict is Verdict.MATCH, cell().reason
 
 
+@pytest.mark.parametrize("gate", [*controls.CONTROLS, *controls.OUT_OF_REACH])
+def test_a_broken_gate_is_whole_again_afterwards(gate: str) -> None:
+    patches = controls.find(gate).patches
+    whole = [getattr(owner, name) for owner, name, _ in patches]
+    with controls.find(gate).broken():
+        assert [getattr(owner, name) for owner, name, _ in patches] == [new for *_, new in patches]
+    assert [getattr(owner, name) for owner, name, _ in patches] == whole
+
+
 def test_every_gate_that_no_injection_needs_has_such_a_cell() -> None:
     assert set(controls.OUT_OF_REACH) == {"arrival", "flips"}
     assert not controls.OUT_OF_REACH.keys() & controls.CONTROLS.keys()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
+from conformance.commands.selftest import controls, faulty_columns, table
 from conformance.commands.selftest import execution as command
-from conformance.commands.selftest import faulty_columns, table
 from conformance.commands.selftest.fault import INSIDE, Fault, Point, find
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.faults_page import faults_page
@@ -120,6 +121,25 @@ def test_every_fault_says_in_a_sentence_what_it_does():
 def test_the_page_of_faults_is_as_the_records_are():
     """`make docs` writes it anew."""
     assert (ROOT / "docs" / "faults.md").read_text(encoding="utf-8") == faults_page()
+
+
+def test_what_stands_for_the_second_reading_is_there():
+    """Every fault, gate and test that the table of docs/selftest.md names, for each point."""
+    page = (ROOT / "docs" / "selftest.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+): [^|]* \| ([^|]*) \|$", page, re.MULTILINE)
+    assert [int(point) for point, _ in rows] == list(range(1, 13))
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = set(re.findall(r"^def (test_\w+)\(", "\n".join(sources), re.MULTILINE))
+    there = {"fault": FAULTS.keys(), "gate": controls.CONTROLS.keys(), "test": tests}
+    named = [
+        (kind.removesuffix("s"), name)
+        for _, cell in rows
+        for part in cell.split("; ")
+        for kind, _, names in [part.partition(" ")]
+        for name in re.findall(r"`([^`]+)`", names)
+    ]
+    assert len({name for _, name in named}) == len(named) > 12
+    assert [(kind, name) for kind, name in named if name not in there[kind]] == []
 
 
 CAUGHT = {case.split(".", 1)[0] for one in FAULTS.values() if not one.silent for case in one.cases}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.commands.selftest.faults.reads import EVERY, overwritten
-from conformance.commands.selftest.faults.rows import halves_swapped, shifted
+from conformance.commands.selftest.faults.rows import halves_swapped, scaled, shifted
 from conformance.spec.records import Side, Verdict
 
 INPUT = FaultFamily(
@@ -90,6 +90,18 @@ PART.add(
     cases=("accessors.embedding", "accessors.attention_input"),
     doses=1,
     places="",
+)
+
+
+PART.add(
+    "known-branch",
+    scaled,
+    "A branch is multiplied by a constant, where known.yaml predicts another definition of it.",
+    side=Side.UNDECIDED,  # the engine without nnsight differs from the reference too
+    cases=("accessors.attention", "accessors.mlp"),
+    doses=(0.0, 0.5, -1.0),
+    architectures="bloom",
+    backends=VLLM,
 )
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,6 +69,24 @@ def no_hook(now: Moment) -> None:
     # Imported by name: the parent also reads this module, and has no engine installed.
     module = importlib.import_module("nnsight.intervention.interleaver")
     module.Interleaver.handle = lambda _self, _provider, value: value
+
+
+@CASE.fault(
+    "library-changed",
+    side=Side.NNSIGHT,
+    point=Point.LIBRARY,
+    backends="hf",
+    verdicts=Verdict.ERROR,
+    short=False,
+)
+def file_changed(library: Path) -> None:
+    """A file of nnsight changes and its version does not, after the cache has what it gave."""
+    changed = (
+        "\n\ndef _changed(*_):\n    raise RuntimeError('another file than was installed')\n\n\n"
+        "Interleaver.handle = _changed\n"
+    )
+    with (library / "intervention" / "interleaver.py").open("a", encoding="utf-8") as file:
+        file.write(changed)
 
 
 @CASE.fault(

@@ -93,3 +93,28 @@ OPTIONS.add(
     verdicts=(*OFF, Verdict.STRUCTURE),
     options={"hf_overrides": {"rope_parameters": _UNSTRETCHED}},
 )
+# vLLM computes this model in bf16 alone on a CPU, so that nothing in float32 shows them.
+_ROTARY = {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5}
+for _name, _changed, _summary in (
+    ("experts-one", {"num_experts_per_tok": 1}, "A token has one expert, not two"),
+    ("experts-three", {"num_experts_per_tok": 3}, "A token has three experts, not two"),
+    (
+        "rotary-full",
+        {"rope_parameters": _ROTARY | {"partial_rotary_factor": 1.0}},
+        "Rotary positions turn whole heads, not half of them",
+    ),
+    (
+        "rotary-theta",
+        {"rope_parameters": _ROTARY | {"rope_theta": 10000.0}},
+        "Rotary positions have another base",
+    ),
+):
+    OPTIONS.add(
+        f"{_name}-bf16",
+        unchanged,
+        f"{_summary}, in bf16 alone.",
+        cases=CASES,
+        architectures="qwen3_next",
+        options={"hf_overrides": _changed},
+        precision=Precision.BF16,
+    )

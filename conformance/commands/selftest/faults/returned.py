@@ -362,6 +362,12 @@ def other_ids(site: Site, value: Tensor, saved: Saved, now: Moment) -> Tensor:
     return value.flip(0) + 1 if site.name == "ids" else value
 
 
+@SITES.fault("ids-high", cases="tokens.ids")
+def one_higher(site: Site, value: Tensor, saved: Saved, now: Moment) -> Tensor:
+    """Each id is one too high, as if it were a number that rounding moves."""
+    return value + 1 if site.name == "ids" else value
+
+
 @CASES.fault(
     "bos",
     point=Point.PROMPT_IDS,
@@ -415,6 +421,18 @@ def repeated_bit(saved: Saved, now: Moment) -> Saved:
 def staged_bit(saved: Saved, now: Moment) -> Saved:
     """The last bit of one number differs from that of a single stage."""
     return _one_bit(saved, lambda _: True)
+
+
+CASES.add(
+    "known-bit",
+    staged_bit,
+    "The same, where known.yaml predicts the values but names no rule that may be broken.",
+    side=Side.UNDECIDED,  # the engine without nnsight differs from the reference too
+    cases="clean.pair",
+    backends=STAGES,
+    architectures="bloom",
+    by_bits=True,
+)
 
 
 def _one_bit(saved: Saved, wanted: Callable[[Site], bool]) -> Saved:

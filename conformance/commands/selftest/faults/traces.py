@@ -11,7 +11,7 @@ from torch.nn import functional
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.commands.selftest.faults.rows import scaled
 from conformance.commands.selftest.faults.writes import skipped
-from conformance.spec.records import Side, Verdict
+from conformance.spec.records import Precision, Side, Verdict
 
 TRACE = FaultFamily(side=Side.NNSIGHT, verdicts=Verdict.WRONG)
 LOGITS = FaultFamily(
@@ -148,6 +148,18 @@ def another(value: Tensor, now: Moment) -> Tensor:
 def nothing_asked(how: Any, now: Moment) -> Any:
     """A generation is asked for without parameters: vLLM then draws 16 tokens at temperature 1."""
     return None
+
+
+@ASKED.fault(
+    "refused-bf16",
+    cases="clean.pair",
+    verdicts=Verdict.UNSUPPORTED,
+    precision=Precision.BF16,
+    quick=True,
+)
+def refused(how: Any, now: Moment) -> Any:
+    """A case that float32 passes is refused in bf16."""
+    raise Inexpressible("no kernel for this precision")
 
 
 @ASKED.fault("seed-lost", cases="sampling.drawn", quick=True)

@@ -106,6 +106,20 @@ def test_what_is_further_off_than_rounding_explains_is_not_the_same(times, verdi
         assert found.judgement.reason.startswith("1 of 1 values are off")
 
 
+@pytest.mark.parametrize("times", [0.0, 1e6], ids=["zeros", "too long"])
+def test_one_row_that_is_grossly_off_in_bf16_is_no_rounding(times: float):
+    """The other rows, most of them, are right."""
+    draw = torch.Generator().manual_seed(5)
+    noise = 0.003 * torch.randn(5, 3, 64, generator=draw)
+    runs = {str(n): {"p0/s0/h": (VALUE + one).bfloat16()} for n, one in enumerate(noise)}
+    reference = compare.build_reference({"truth": {"p0/s0/h": VALUE}, **runs}, Precision.BF16)
+    mine = runs["0"]["p0/s0/h"].clone()
+    assert compare.compare({"p0/s0/h": mine}, reference, (IDS, IDS)).passes
+    mine[-1] *= times
+    found = compare.compare({"p0/s0/h": mine}, reference, (IDS, IDS))
+    assert not found.passes and not compare.numerics_only(found.judgement)
+
+
 def test_a_multiple_is_found_and_none_is_fitted_to_a_few_numbers():
     value = torch.linspace(-6, 6, 50)
     assert relations.multiple(value / 2, value) == 0.5
