@@ -17,7 +17,7 @@ from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
 from conformance.spec.records import Limits, Precision, Thresholds
 
 TEXT = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
-WORDS = {2: "Two", 4: "four", 12: "twelve"}
+WORDS = {2: "Two", 4: "four", 13: "thirteen"}
 SUPERSCRIPT = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
