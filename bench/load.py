@@ -50,7 +50,7 @@ from transformers import AutoConfig
 from bench.soak import PROMPTS, Weight, opened, show, weights
 from conformance.engines.lm import words
 from conformance.engines.vllm import async_engine
-from conformance.engines.vllm.sampled import asked_alone, own_words
+from conformance.engines.vllm.sampled import make_untraced_parameters, parse_output
 from conformance.runner.processes import sessions
 from conformance.spec.direction import direction
 from conformance.spec.records import FLOAT32_LIMITS, Precision
@@ -319,8 +319,8 @@ class Load:
 
         async def bare(one: Asked) -> Sequence[Tensor]:
             tokens = AFTER if one.kind is Kind.ABORTED else one.steps
-            output = await self.front.bare(one.prompt, asked_alone(tokens))
-            return own_words(output.outputs[0])["logits"]
+            output = await self.front.bare(one.prompt, make_untraced_parameters(tokens))
+            return parse_output(output.outputs[0])["logits"]
 
         return self._sent(self.every, clients, bare)
 
@@ -328,7 +328,7 @@ class Load:
         """Requests a second, of those that are answered: without any block, and with."""
 
         async def bare(one: Asked) -> Any:
-            how = asked_alone(one.steps)
+            how = make_untraced_parameters(one.steps)
             how.logprobs = None  # they take longer than the rest: a block has the logits for less
             return await self.front.bare(one.prompt, how)
 

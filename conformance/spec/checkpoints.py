@@ -127,7 +127,7 @@ def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | Non
     after it.
     """
     for source in model.sources:
-        checkpoint = opened(place(source, model.architecture, cache), deep=deep)
+        checkpoint = find_checkpoint(place(source, model.architecture, cache), deep=deep)
         if checkpoint is not None:
             return checkpoint
         if source.kind == "path" and Path(source.file).is_dir():
@@ -156,7 +156,7 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
     )
 
 
-def opened(folder: Path, *, deep: bool = False) -> Checkpoint | None:
+def find_checkpoint(folder: Path, *, deep: bool = False) -> Checkpoint | None:
     """Return the checkpoint in this folder, None if it is absent or damaged."""
     try:
         sealed = from_json(_Seal, (folder / SEAL).read_bytes())
@@ -171,17 +171,18 @@ def opened(folder: Path, *, deep: bool = False) -> Checkpoint | None:
     )
 
 
-def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
-    """Store a checkpoint from elsewhere: `write` puts it, with its seal, into an empty folder.
+def store(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
+    """Store a checkpoint in the cache. `write` gets an empty folder and writes the checkpoint's
+    files and its seal into it.
 
-    Raises ConformanceError if it is incomplete.
+    Raises ConformanceError if a file is missing or damaged.
     """
     final = cache / "checkpoints" / name
     with _building(final) as folder:
         write(folder)
-        if opened(folder) is None:
-            raise ConformanceError(f"the checkpoint {name} did not come whole")
-        _publish(folder, final, lambda: opened(final) is not None)
+        if find_checkpoint(folder) is None:
+            raise ConformanceError(f"the checkpoint {name} is incomplete")
+        _publish(folder, final, lambda: find_checkpoint(final) is not None)
     return final
 
 
@@ -244,8 +245,8 @@ def _make(source: Source, architecture: str, cache: Path, build: Build) -> Check
     with _building(final) as folder:
         shape = build(source, architecture, folder, material)
         seal(folder, describe(source), architecture, shape)
-        _publish(folder, final, lambda: opened(final) is not None)
-    made = opened(final)
+        _publish(folder, final, lambda: find_checkpoint(final) is not None)
+    made = find_checkpoint(final)
     if made is None:
         raise ConformanceError(
             f"{final} does not hold what was just written there", code=ExitCode.HARNESS

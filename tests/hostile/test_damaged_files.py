@@ -109,7 +109,7 @@ FILES = (
     Read("selftest.json", {"schema": "x"}, selftest.read, tolerant=True),
     Read("lock.txt", LOCK, lambda at: locks.read(at / "lock.txt"), tolerant=True),
     Read("campaign.json", CAMPAIGN, campaign.read),
-    Read("config.json", CONFIG, lambda at: named.resolve(str(at), at / "models.yaml")),
+    Read("config.json", CONFIG, lambda at: named.find_model(str(at), at / "models.yaml")),
 )
 
 

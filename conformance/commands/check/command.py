@@ -99,7 +99,7 @@ def check(
     # Check this first: building an environment takes minutes.
     texts = user_file.read_all(files or [])
     columns = named.columns(backend)
-    chosen = named.resolve(model, manifest)
+    chosen = named.find_model(model, manifest)
     named.require_layers(columns, chosen)
     engines.needed()
     from conformance.commands.check import gather, kept, show
@@ -233,27 +233,29 @@ def _answer(
     asked: Asked,
     folder: RunFolder,
     recorded: Dump | None,
-    shown: Console | None,
+    console: Console | None,
     activity: CheckActivity,
     given: Mapping[tuple[str, str], Answered],
 ) -> tuple[Answered, ...]:
-    """Return every answer. If there is a console, show each as soon as it is known."""
+    """Return the answers for all files, or the one for a dump. `given` are answers from the
+    search. Print each answer to the console, if there is one, when it is ready.
+    """
     from conformance.commands.check import answer, show
     from conformance.commands.check.dumps import judging
-    from conformance.commands.check.searching import found_in
+    from conformance.commands.check.searching import read_search_results
 
-    found: Iterable[Answered]
+    answers: Iterable[Answered]
     if recorded:
         activity.show(f"comparing {recorded.path.name} with transformers")
-        found = (judging.judged(recorded, asked, folder),)
+        answers = (judging.judged(recorded, asked, folder),)
     else:
-        found = answer.answers(asked, folder, activity.show, found_in(folder), given)
+        answers = answer.answers(asked, folder, activity.show, read_search_results(folder), given)
     answered = []
-    for one in found:
+    for one in answers:
         answered.append(one)
-        if shown is not None:
+        if console is not None:
             with activity.paused():
-                show.answer(one.checked, [file.path for file in asked.files], shown)
+                show.answer(one.checked, [file.path for file in asked.files], console)
     activity.show("writing the page")
     return tuple(answered)
 

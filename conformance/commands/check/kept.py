@@ -16,7 +16,7 @@ from pathlib import Path
 from conformance.commands.check.answer import answers
 from conformance.commands.check.checked import Answered, CheckAnswer, decision_of, exit_code
 from conformance.commands.check.gather import Asked
-from conformance.commands.check.searching import found_in
+from conformance.commands.check.searching import read_search_results
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
 from conformance.judge.runs.one_case import cell_result
@@ -122,7 +122,7 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
             path=run.path,
             remedy=f"check it again: {run.plan().command}",
         )
-    page = publish(run, asked, tuple(answers(asked, run, found=found_in(run))))
+    page = publish(run, asked, tuple(answers(asked, run, found=read_search_results(run))))
     return run.results(), page
 
 

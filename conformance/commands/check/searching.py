@@ -97,7 +97,7 @@ def search(
             write_record(run.path / EDITS, Edits(tuple(found)))
 
 
-def found_in(run: RunFolder) -> tuple[Found, ...]:
+def read_search_results(run: RunFolder) -> tuple[Found, ...]:
     """Return the results of a stored check's search."""
     kept = read_record(Edits, run.path / EDITS)
     return kept.found if kept else ()

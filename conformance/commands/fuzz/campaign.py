@@ -23,9 +23,9 @@ from conformance.commands.fuzz.causes import (
     differs,
     explained_by,
     failure,
+    is_known_difference,
     kinds_of,
     shown_by,
-    shows,
     undetermined,
 )
 from conformance.commands.fuzz.shrinking import Shrinking, Stage, few_columns
@@ -402,7 +402,7 @@ class Campaign:
         """Minimise a program, unless its failure is a known difference."""
         remaining, stage, peeled_from = program, Stage.FEW, ""
         for difference in self.state.differences:
-            if difference.model != model or not shows(failures, difference):
+            if difference.model != model or not is_known_difference(failures, difference):
                 continue
             operations = shown_by(difference, remaining)
             if operations is None:

@@ -162,27 +162,27 @@ def _shown(operation: Operation) -> set[tuple[Do, ModelPart]]:
 
 
 def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -> bool:
-    """Return whether the second program fails like the first: on the same of the columns that both
-    ran on, in the same way, and with errors that are not so much smaller that they differ in cause.
+    """Return whether the second program fails like the first: on the same shared columns, in the
+    same way, and with errors that are not much smaller.
     """
     return _fail_alike(before, after) and not any(
-        failed.size is not None and further_off(failed, after[column])
+        failed.size is not None and has_much_larger_error(failed, after[column])
         for column, failed in before.items()
     )
 
 
-def shows(failures: Mapping[str, Failure], difference: ProgramDifference) -> bool:
-    """Return whether these failures may be a known difference: the same columns fail in the same
-    way, and none has so much larger an error that its cause must differ.
+def is_known_difference(failures: Mapping[str, Failure], difference: ProgramDifference) -> bool:
+    """Return whether a known difference explains these failures: the same columns fail in the
+    same way, and no error is much larger than the recorded one.
     """
     known = {failed.backend: failed for failed in difference.failures}
     return _fail_alike(known, failures) and not any(
-        further_off(failed, known[column]) for column, failed in failures.items()
+        has_much_larger_error(failed, known[column]) for column, failed in failures.items()
     )
 
 
-def further_off(failed: Failure, than: Failure) -> bool:
-    """Return whether the error is too large for the same cause; an unknown size counts so."""
+def has_much_larger_error(failed: Failure, than: Failure) -> bool:
+    """Return whether the error is too large for the same cause. An error of unknown size is."""
     if than.size is None:
         return False
     return failed.size is None or failed.size > FURTHER * than.size

@@ -91,16 +91,17 @@ def results(
         cells = [cell for column in in_precision for cell in column.cells if cell.model == model.id]
         columns = (*sound, *(column.as_judged() for column in in_precision))
         judge = OneModel(run, model, columns, *context, judged_in)
-        judged = judge.cells([*plain, *cells])
+        judged = judge.judge_cells([*plain, *cells])
         by_precision[precision] = decided = {cell.id: judged[cell.id] for cell in plain}
-        by_cell |= judge.blamed(judged, columns) | judge.blamed(decided, sound)
+        by_cell |= judge.attribute_failures(judged, columns)
+        by_cell |= judge.attribute_failures(decided, sound)
         for group in _alone(in_precision):
             own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
-            blamed = judge.blamed(own, [column.as_judged() for column in group])
+            blamed = judge.attribute_failures(own, [column.as_judged() for column in group])
             apart |= {
                 name: result.attribution for name, result in blamed.items() if result.attribution
             }
-    by_precision[BF16] = OneModel(run, model, sound, *context, (BF16,)).cells(plain)
+    by_precision[BF16] = OneModel(run, model, sound, *context, (BF16,)).judge_cells(plain)
     return Verdicts(by_cell, apart, by_precision)
 
 

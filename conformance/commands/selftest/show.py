@@ -81,5 +81,8 @@ def complaint(row: Row) -> str:
     if row.right_side is False:
         complaints.append(f"attributed to {row.attribution}, injected into {row.side}: {row.blame}")
     elif row.right_apart is False:
-        complaints.append(f"apart attributed to {row.apart}, injected into {row.side}: {row.blame}")
+        complaints.append(
+            f"without a fault-free column, attributed to {row.apart}, injected into {row.side}: "
+            f"{row.blame}"
+        )
     return "; ".join(complaints)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from conformance.engines import Refused
 from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch
-from conformance.engines.vllm.sampled import asked_alone, own_words
+from conformance.engines.vllm.sampled import make_untraced_parameters, parse_output
 from conformance.spec.programs import ModelPart
 from conformance.spec.records import Job
 
-#: Whether the hook runs before the layer, for the streams before and after it.
+#: Part → whether its hook runs before the layer.
 _BEFORE = {ModelPart.INPUT: True, ModelPart.STREAM: False}
 
 #: Running batches by number. A hook is pickled on its way to the engine, which is in this process,
@@ -63,15 +63,15 @@ class Lens:
 
     def run(self, batch: PromptBatch) -> list[Ends]:
         """Run all prompts in one call, each with its own hooks."""
-        with _known(batch) as known:
-            asked = [_asked(number, alone, batch.steps) for number, alone in known]
-            outputs = self.llm.generate(batch.prompts, asked, use_tqdm=False)
-        return [Ends(**own_words(output.outputs[0])) for output in outputs]
+        with _register(batch) as numbered:
+            each = [_make_parameters(number, prompt, batch.steps) for number, prompt in numbered]
+            outputs = self.llm.generate(batch.prompts, each, use_tqdm=False)
+        return [Ends(**parse_output(output.outputs[0])) for output in outputs]
 
 
 @contextmanager
-def _known(batch: PromptBatch) -> Iterator[list[tuple[int, PromptBatch]]]:
-    numbered = [(next(_numbers), alone) for _, alone in batch.each()]
+def _register(batch: PromptBatch) -> Iterator[list[tuple[int, PromptBatch]]]:
+    numbered = [(next(_numbers), prompt) for _, prompt in batch.each()]
     _RUNNING.update(numbered)
     try:
         yield numbered
@@ -80,17 +80,18 @@ def _known(batch: PromptBatch) -> Iterator[list[tuple[int, PromptBatch]]]:
             del _RUNNING[number]
 
 
-def _asked(number: int, alone: PromptBatch, steps: int) -> Any:
+def _make_parameters(number: int, prompt: PromptBatch, steps: int) -> Any:
+    """Return sampling parameters with a hook for each place of a batch with one prompt."""
     from vllm_lens import Hook
 
     hooks = []
-    for place in alone.places:
+    for place in prompt.places:
         part, layer = place
         if part not in _BEFORE or layer is None:
-            raise Refused(f"vllm-lens hooks layers, and none of their parts: {part}")
+            raise Refused(f"vllm-lens hooks only whole layers, not {part}")
         act = partial(_act, number, place)
         hooks.append(Hook(fn=act, layer_indices=[layer], pre=_BEFORE[ModelPart(part)]))
-    return asked_alone(steps, extra_args={"apply_hooks": hooks} if hooks else None)
+    return make_untraced_parameters(steps, extra_args={"apply_hooks": hooks} if hooks else None)
 
 
 def _class_of(model: torch.nn.Module) -> str:

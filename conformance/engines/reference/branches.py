@@ -133,11 +133,14 @@ def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branch
     return Branches(modules)
 
 
-def observed(reference: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
-    """Return the branches that belong to the reference's observations, by `str(Site)`.
+def collect_branch_values(
+    reference: Mapping[str, Tensor], runs: Sequence[Any]
+) -> dict[str, Tensor]:
+    """Return what the branches of the observed layers added to the stream, by `str(Site)`.
 
-    Only for runs without edits, which are identified by the exact bits of their streams. Values
-    that follow from the observations are left out: attention, if the layer's input is observed.
+    The recorded forward of an observation is the one with bitwise the same value. Observations of
+    edited runs have none. "uncapped" are the logits before the soft cap. An attention output is
+    left out if the layer's input is observed, because it follows from the observations.
     """
     sites = {Site.parse(name): value for name, value in reference.items()}
     observed: dict[Site, Tensor] = {}

@@ -24,7 +24,7 @@ from conformance.engines.loading import generate_greedily
 from conformance.engines.model_parts import require_layers
 from conformance.engines.probing.repeated import is_unchanged
 from conformance.engines.reference.at_once import relative
-from conformance.engines.reference.branches import find, observed
+from conformance.engines.reference.branches import collect_branch_values, find
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
@@ -211,7 +211,7 @@ class ReferenceEngine:
         else:
             reference = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(reference, len(case.prompts))
-        auxiliary = observed(reference, model.unedited())
+        auxiliary = collect_branch_values(reference, model.unedited())
         auxiliary |= _ties(scenario, case, reference, model)
         found = _named("truth", reference) | _named("aux", auxiliary)
         for member in self._wanted(scenario, case):

@@ -65,14 +65,16 @@ def _giving(stream: Tensor, more: int | None) -> Callable[..., Any]:
     return forward
 
 
-def unchanged(
+def count_unchanged_layers(
     edited: Collection[int],
     routed: Collection[int],
     places: Collection[tuple[str, int | None]],
     layers: int,
 ) -> int:
-    """Return how many layers, from the first, compute the same as without changes to the stream
-    after the `edited` layers, the routers of the `routed` layers, and `places`.
+    """Return how many layers, from the first, no edit affects: their outputs can be reused.
+
+    Edits change the stream after the `edited` layers, the routers of the `routed` layers, and the
+    `places` (name, layer) inside layers. A place without a layer precedes all layers.
     """
     inside = [0 if layer is None else layer for _, layer in places]
     return min((*(layer + 1 for layer in edited), *routed, *inside), default=layers)

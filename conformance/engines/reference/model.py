@@ -28,7 +28,7 @@ from conformance.engines.reference.expert_choice import (
     routers,
 )
 from conformance.engines.reference.forwards import Forwards, other_forwards
-from conformance.engines.reference.known import PrefillOutputs, same, unchanged
+from conformance.engines.reference.known import PrefillOutputs, count_unchanged_layers, same
 from conformance.engines.reference.places import (
     INPUTS,
     OUTPUTS,
@@ -492,7 +492,7 @@ class ReferenceModel:
             self._tried = True
             self._try()
         count = len(self.modules)
-        first = unchanged(changes.edits, changes.router_inputs, changes.at, count)
+        first = count_unchanged_layers(changes.edits, changes.router_inputs, changes.at, count)
         return self._known.forwards(prompt, self.modules, first)
 
     def _try(self) -> None:

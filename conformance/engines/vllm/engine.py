@@ -31,10 +31,10 @@ from conformance.engines.vllm.inside.worker_rpc import unpacked
 from conformance.engines.vllm.patches import PatchPlace
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.sampled import (
-    asked_alone,
-    asked_for_logprobs,
+    make_logprob_parameters,
+    make_untraced_parameters,
     own_logprobs,
-    own_words,
+    parse_output,
 )
 from conformance.spec import loose_json
 from conformance.spec.builtin.probe import PROBE
@@ -147,8 +147,8 @@ class VLLMModel(TracedModel):
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """Return what vLLM generates without a trace, all prompts in one batch."""
-        outputs = self.submit(prompts, asked_alone(steps))
-        return [own_words(one.outputs[0]) for one in outputs]
+        outputs = self.submit(prompts, make_untraced_parameters(steps))
+        return [parse_output(one.outputs[0]) for one in outputs]
 
     def log_probabilities(
         self,
@@ -163,7 +163,7 @@ class VLLMModel(TracedModel):
         """Return vLLM's own log-probabilities of a prompt and its continuation. Whether they are
         taken after temperature was configured when the engine was opened.
         """
-        asked = asked_for_logprobs(steps, top, temperature, seed)
+        asked = make_logprob_parameters(steps, top, temperature, seed)
         [output] = self.submit([prompt], asked)
         return own_logprobs(output, top)
 

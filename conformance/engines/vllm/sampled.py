@@ -19,12 +19,12 @@ def _parameters(steps: int, **more: Any) -> Any:
     return SamplingParams(max_tokens=steps, ignore_eos=True, detokenize=False, **more)
 
 
-def asked_alone(steps: int, **more: Any) -> Any:
+def make_untraced_parameters(steps: int, **more: Any) -> Any:
     """Return greedy parameters for requests without a trace, with every log-probability."""
     return _parameters(steps, temperature=0.0, logprobs=-1, flat_logprobs=True, **more)
 
 
-def own_words(output: Any) -> dict[str, list[Tensor]]:
+def parse_output(output: Any) -> dict[str, list[Tensor]]:
     """Return a request's tokens and log-probabilities, float32 [vocabulary] for each step."""
     flat = output.logprobs
     logits = []
@@ -36,7 +36,7 @@ def own_words(output: Any) -> dict[str, list[Tensor]]:
     return {"logits": logits, "tokens": [torch.tensor([token]) for token in output.token_ids]}
 
 
-def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | None) -> Any:
+def make_logprob_parameters(steps: int, top: int, temperature: float, seed: int | None) -> Any:
     """Return sampling parameters that request the log-probabilities of a prompt, of `steps`
     generated tokens, and of the `top` likeliest tokens.
     """

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from conformance.judge.runs.attributing import attributed
 from conformance.judge.runs.one_case import Columns
-from conformance.judge.runs.witness import confirmed
+from conformance.judge.runs.witness import explain_trust
 from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.store import RunFolder, gathered_in
 from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT, alone
@@ -42,7 +42,7 @@ def judge_model(
     Verdicts from `before`, on other cells of the model, are copied unchanged.
     """
     judge = OneModel(run, model, columns, scenarios, thresholds, precisions, float32_only)
-    return judge.blamed({**before, **judge.cells(cells)}, columns)
+    return judge.attribute_failures({**before, **judge.judge_cells(cells)}, columns)
 
 
 def model_info(run: RunFolder, model: Model) -> ModelInfo:
@@ -79,8 +79,12 @@ class OneModel:
     _beside: dict[tuple[str, Precision], Columns] = field(default_factory=dict, init=False)
     _judged: dict[tuple[Cell, Precision], CellResult] = field(default_factory=dict, init=False)
 
-    def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
-        """Return the verdicts by id, without attributions, judging a case's columns together."""
+    def judge_cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
+        """Return the verdicts by id, without attributions.
+
+        One judge handles all columns of a case. It reuses noise floors of the previous case's judge
+        (`before`) where the observations are equal, which changes no verdict.
+        """
         by_case: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
             by_case.setdefault((cell.scenario, cell.case), []).append(cell)
@@ -110,15 +114,15 @@ class OneModel:
         context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
         return Columns(*context, precisions, before=before)
 
-    def blamed(
+    def attribute_failures(
         self, cells: Mapping[str, CellResult], columns: Sequence[Column]
     ) -> dict[str, CellResult]:
-        """Return these cells, each failed one with the attribution that these columns support."""
+        """Return these cells. Each failed cell has the culprit that these columns support."""
         by_id = {column.id: column for column in columns}
 
         @cache
         def stands(column: str) -> str:
-            return confirmed(self.run, self.model, columns, by_id[column])
+            return explain_trust(self.run, self.model, columns, by_id[column])
 
         return attributed(cells, columns, self._alone, lambda column: stands(column.id))
 

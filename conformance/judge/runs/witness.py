@@ -55,11 +55,13 @@ def find_confirmation(run: RunFolder, model: Model, columns: Sequence[Column]) -
     return min(testimonies, key=lambda one: ranks.index(one.witness), default=nobody)
 
 
-def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
-    """Return why the reference's definition is trusted over the accused column, "" if it is not.
+def explain_trust(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
+    """Return why the reference is trusted over the accused column, "" if it is not.
 
-    The column runs the reference's own code, or a column's own definition agrees with it (perhaps
-    the accused one's, right after the prompts), or one did in an earlier run.
+    There are three reasons, in this order. The accused column runs transformers' code, as the
+    reference does. A column with its own definition of the model agrees with the reference on the
+    first logits after each prompt; this can be the accused column, if it only fails later. A column
+    agreed with the same reference in an earlier run.
     """
     if accused.engine == "hf":
         return f"{accused.id} runs transformers' own code, as the reference is"

@@ -163,8 +163,10 @@ def _change(
 
 
 def _kind(a: CellResult, b: CellResult) -> ChangeKind | None:
-    """Classify a change by the verdicts, and between two cells that do not pass by their causes.
-    What known.yaml expects of the second run is not a regression.
+    """Return how a cell changed from run `a` to run `b`, None if it did not.
+
+    The verdicts decide. Two cells that do not pass are compared by their causes. A new failure
+    that known.yaml expects is a known gap, not a regression.
     """
     if b.verdict.fails and not a.verdict.fails:
         return ChangeKind.KNOWN if b.expected else ChangeKind.FAILURE

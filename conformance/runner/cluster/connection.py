@@ -72,7 +72,7 @@ class Cluster:
         self.address = address
         self.ours = ours
         self.expected = Expected(node.code_digest(), installed(), machine.chosen())
-        self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
+        self.machines: tuple[Machine, ...] = machines.named(machines.query(ray, self.expected))
 
     def allocate(self, limits: TimeLimits, *, most: int | None = None) -> Allocate:
         """Run groups on the cluster, at most `most` at a time, or as many as fit."""

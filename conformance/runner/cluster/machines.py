@@ -79,8 +79,8 @@ def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
-def survey(ray: Any, expected: Expected) -> tuple[Machine, ...]:
-    """Ask every machine for its kind and whether it can take part."""
+def query(ray: Any, expected: Expected) -> tuple[Machine, ...]:
+    """Ask each node for its device and whether groups can run on it; `cannot` says why not."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.cloudpickle.register_pickle_by_value(shim)

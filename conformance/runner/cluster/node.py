@@ -105,7 +105,7 @@ def _here(
     for number, other in enumerate(others):
         path = Path(other["path"])
         places[path] = where / str(number) / path.name
-        upload.unpacked(other, places[path], get)
+        upload.unpack(other, places[path], get)
     folder = where / "groups" / job.folder.parent.name / job.folder.name
     folder.mkdir(parents=True)
     return replace(upload.moved(job, places), folder=folder)

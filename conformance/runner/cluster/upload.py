@@ -68,7 +68,7 @@ def packed(path: Path, put: Callable[[bytes], Any]) -> Packed:
     return {"path": str(path), "files": files}
 
 
-def unpacked(packed: Packed, target: Path, get: Get) -> None:
+def unpack(packed: Packed, target: Path, get: Get) -> None:
     """Write an upload to `target`. Times are kept, since a checkpoint's seal contains them."""
     if not packed["files"]:
         target.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,10 @@ def unpacked(packed: Packed, target: Path, get: Get) -> None:
 def checkpoint(at_home: Path, digest: str, packed: Packed, cache: Path, get: Get) -> Path:
     """Return the checkpoint with this digest: at the driver's path if it is there, or cached."""
     for place in (at_home, cache / "checkpoints" / at_home.name):
-        found = checkpoints.opened(place)
+        found = checkpoints.find_checkpoint(place)
         if found is not None and found.digest == digest:
             return place
-    return checkpoints.received(at_home.name, cache, lambda folder: unpacked(packed, folder, get))
+    return checkpoints.store(at_home.name, cache, lambda folder: unpack(packed, folder, get))
 
 
 def _files(path: Path) -> Sequence[Path]:

@@ -23,10 +23,11 @@ HF = Backend("hf", "hf")
 DUMP = Backend("dump", "dump")
 
 
-def resolve(name: str, known: Path) -> Model:
-    """Return the model of this name; `known` is the manifest, which may be absent.
+def find_model(name: str, known: Path) -> Model:
+    """Return the model of this name: a local folder, an id in the manifest, or a hub's
+    `owner/name`, in this order. `known` is the manifest, which may be absent.
 
-    Raises ConformanceError if the name is none of the three.
+    Raises ConformanceError if the name is none of these.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():

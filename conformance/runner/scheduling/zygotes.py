@@ -49,7 +49,7 @@ class ZygoteProcess:
         except OSError:
             data = b""
         if not data:
-            self.words = self.words or self._last_words()
+            self.words = self.words or self._describe_exit()
             return []
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         messages: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -80,7 +80,7 @@ class ZygoteProcess:
         self.process.wait()
         self.socket.close()
 
-    def _last_words(self) -> str:
+    def _describe_exit(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
         words = f"its zygote ended with status {self.process.returncode}"

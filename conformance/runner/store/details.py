@@ -69,7 +69,7 @@ def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResu
     found: dict[tuple[str, str], list[Judged]] = {}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
-        found.setdefault((row["cell"], row["of"]), []).append(_judged(row))
+        found.setdefault((row["cell"], row["of"]), []).append(_parse_judged(row))
     return tuple(
         _with(cell, found.get((cell.id, _OWN), ()), found.get((cell.id, _BESIDE), ()))
         for cell in cells
@@ -106,7 +106,7 @@ def _row(judged: Judged) -> dict[str, Any]:
     return row
 
 
-def _judged(row: Mapping[str, Any]) -> Judged:
+def _parse_judged(row: Mapping[str, Any]) -> Judged:
     values = {name: row[name] for name in _COLUMNS}
     gain = row["gain"]
     values["verdict"] = Verdict(row["verdict"])

@@ -84,7 +84,7 @@ def read_bytes(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise ConformanceError(
-            f"cannot be read: {error.strerror}", path=path, remedy="it must be a file of yours"
+            f"cannot be read: {error.strerror}", path=path, remedy="make it a readable regular file"
         ) from error
 
 

@@ -12,7 +12,7 @@ from bench import check_examples
 from conformance.commands.check import answer, gather, kept
 from conformance.commands.check.checked import CheckAnswer
 from conformance.commands.check.gather import Asked
-from conformance.commands.check.searching import found_in
+from conformance.commands.check.searching import read_search_results
 from conformance.runner.planning import named
 from conformance.runner.scheduling import Further, TimeLimits
 from conformance.runner.store import RunFolder, gathered_in
@@ -86,7 +86,7 @@ def harm_the_engine(tmp_path, fixed):
     """
     path = tmp_path / "good.py"
     path.write_text(GOOD.replace("BODY", "pass"))
-    model = named.resolve("llama", ROOT / "models.yaml")
+    model = named.find_model("llama", ROOT / "models.yaml")
     columns = named.columns(["vllm-pp1"])
     files = user_file.read_all([path, fixed])
     asked = Asked(files, model, columns, (), "llama", memory=2)
@@ -141,4 +141,4 @@ def ours(before: set[int]) -> list[str]:
 
 
 def test_a_run_folder_has_no_edits_before_a_search(tmp_path):
-    assert found_in(RunFolder(tmp_path)) == ()
+    assert read_search_results(RunFolder(tmp_path)) == ()

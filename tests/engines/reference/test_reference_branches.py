@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.engines.reference.at_once import recorded_steps
-from conformance.engines.reference.branches import Branches, find, observed
+from conformance.engines.reference.branches import Branches, collect_branch_values, find
 from conformance.engines.reference.model import PromptRun
 from conformance.engines.tree import follow, layer_path
 from conformance.judge.cell.diagnosis.predictions import NoisyRows, Scene
@@ -76,7 +76,7 @@ def test_they_are_kept_beside_the_observations_they_belong_to() -> None:
     model, layers = built("gpt2")
     run = recorded(model, layers, find(model, layers, lambda: forward(model)))
     stream = run.stream[0]
-    kept = observed(
+    kept = collect_branch_values(
         {
             "p0/s0/stream.1": stream[1],
             "p0/s0/stream.2": stream[2],

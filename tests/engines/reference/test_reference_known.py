@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.engines.reference.ensemble import EnsembleMember
-from conformance.engines.reference.known import same, unchanged
+from conformance.engines.reference.known import count_unchanged_layers, same
 from conformance.engines.reference.model import ReferenceModel
 from conformance.engines.tree import follow, hooked, layer_path
 from tests.engines import tiny
@@ -92,4 +92,4 @@ def test_a_model_whose_layers_compute_from_more_than_the_stream_is_computed_whol
     ],
 )
 def test_a_layer_is_known_before_the_first_change(edited, routed, places, count) -> None:
-    assert unchanged(edited, routed, places, LAYERS) == count
+    assert count_unchanged_layers(edited, routed, places, LAYERS) == count

@@ -12,8 +12,8 @@ from conformance.judge.runs import witness as ledgers
 from conformance.judge.runs.witness import (
     Confirmed,
     Ledger,
-    confirmed,
     excerpt,
+    explain_trust,
     find_confirmation,
     ledger,
     remembered,
@@ -127,9 +127,9 @@ def test_a_damaged_file_is_said_with_its_path(tmp_path: Path) -> None:
 
 
 def test_hf_runs_the_code_that_the_reference_is(run: RunFolder) -> None:
-    assert "transformers' own code" in confirmed(run, MODEL, [HF], HF)
+    assert "transformers' own code" in explain_trust(run, MODEL, [HF], HF)
     engine(run, ONE, 0.5, "TransformersForCausalLM")
-    assert "transformers' own code" in confirmed(run, MODEL, [ONE], ONE)
+    assert "transformers' own code" in explain_trust(run, MODEL, [ONE], ONE)
 
 
 def test_another_column_of_the_engine_stands_behind_the_reference(
@@ -139,14 +139,14 @@ def test_another_column_of_the_engine_stands_behind_the_reference(
     ledger.cache_clear()
     engine(run, ONE, 1e-7)
     engine(run, TWO, 0.5)
-    assert confirmed(run, MODEL, [ONE, TWO], TWO).startswith("vllm-pp1 stands behind")
-    assert confirmed(run, MODEL, [TWO], TWO) == ""  # two definitions, and no third
+    assert explain_trust(run, MODEL, [ONE, TWO], TWO).startswith("vllm-pp1 stands behind")
+    assert explain_trust(run, MODEL, [TWO], TWO) == ""  # two definitions, and no third
 
 
 def test_without_another_column_the_earlier_run_does(run: RunFolder) -> None:
     ledger.cache_clear()
     engine(run, TWO, 0.5)
-    assert "an earlier run confirmed" in confirmed(run, MODEL, [TWO], TWO)
+    assert "an earlier run confirmed" in explain_trust(run, MODEL, [TWO], TWO)
 
 
 def test_the_file_of_the_repository_names_models_that_there_are() -> None:

@@ -95,7 +95,7 @@ def checkpoint(folder: Path) -> checkpoints.Checkpoint:
     place.mkdir(parents=True, exist_ok=True)
     (place / "model.safetensors").write_bytes(b"weights")
     checkpoints.seal(place, "made here", "llama", CheckpointShape(1, 1))
-    made = checkpoints.opened(place)
+    made = checkpoints.find_checkpoint(place)
     assert made is not None
     return made
 

@@ -144,7 +144,7 @@ def _sealed(folder: Path) -> checkpoints.Checkpoint:
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(bytes(1000))
     checkpoints.seal(folder, "made here", "llama", CheckpointShape(1, 1))
-    found = checkpoints.opened(folder)
+    found = checkpoints.find_checkpoint(folder)
     assert found is not None
     return found
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_travels_once_and_is_found_where_it_is(tmp_path: Path) -> N
     assert taken == []
     gone = tmp_path / "elsewhere" / "m-1"
     first = upload.checkpoint(gone, made.digest, packed, cache, get)
-    there = checkpoints.opened(first)
+    there = checkpoints.find_checkpoint(first)
     assert first == cache / "checkpoints" / "m-1" and there is not None
     assert there.digest == made.digest and taken
     taken.clear()
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_came_in_part_is_refused(tmp_path: Path) -> None:
 def test_no_file_is_unpacked_elsewhere(tmp_path: Path) -> None:
     packed = {"path": "x", "files": [("../out", 0, [b"x"])]}
     with pytest.raises(ValueError, match="would lie elsewhere"):
-        upload.unpacked(packed, tmp_path / "in", lambda piece: piece)
+        upload.unpack(packed, tmp_path / "in", lambda piece: piece)
     assert not (tmp_path / "out").exists()
 
 

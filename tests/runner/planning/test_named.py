@@ -15,25 +15,25 @@ def test_a_local_folder_is_taken_as_it_lies(tmp_path):
     folder = tmp_path / "my model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
-    found = named.resolve(str(folder), tmp_path / "absent.yaml")
+    found = named.find_model(str(folder), tmp_path / "absent.yaml")
     assert (found.id, found.architecture, found.sources[0].kind) == ("my-model", "qwen2", "path")
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
     with pytest.raises(ConformanceError, match="no model that transformers can load"):
-        named.resolve(str(tmp_path), LISTED)
+        named.find_model(str(tmp_path), LISTED)
 
 
 def test_ids_of_the_manifest_come_before_a_hub():
-    assert named.resolve("llama", LISTED).sources[0].kind == "tiny"
-    hub = named.resolve("me/mine@abc", LISTED).sources[0]
+    assert named.find_model("llama", LISTED).sources[0].kind == "tiny"
+    hub = named.find_model("me/mine@abc", LISTED).sources[0]
     assert (hub.kind, hub.repo, hub.revision) == ("hub", "me/mine", "abc")
 
 
 @pytest.mark.parametrize("name", ["lama", "./absent", "/absent/folder"])
 def test_no_such_model_is_bad_input(name):
     with pytest.raises(ConformanceError, match="there is no model") as caught:
-        named.resolve(name, LISTED)
+        named.find_model(name, LISTED)
     assert caught.value.code is ExitCode.BAD_INPUT
 
 
@@ -55,7 +55,7 @@ def test_no_stages_and_too_many_are_refused(name):
 
 def test_more_stages_than_layers_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
-    found = named.resolve(str(tmp_path), tmp_path / "absent.yaml")
+    found = named.find_model(str(tmp_path), tmp_path / "absent.yaml")
     named.require_layers(named.columns(["vllm-pp2"]), found)
     with pytest.raises(ConformanceError, match=r"more stages than .* has layers: 2"):
         named.require_layers(named.columns(["vllm-pp3"]), found)
@@ -68,4 +68,4 @@ def test_more_stages_than_layers_are_refused(tmp_path):
 def test_a_model_that_cannot_be_loaded_is_refused_at_once(config, words, tmp_path):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConformanceError, match=words):
-        named.resolve(str(tmp_path), tmp_path / "absent.yaml")
+        named.find_model(str(tmp_path), tmp_path / "absent.yaml")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from conformance.commands.check.values import compare, relations
 from conformance.commands.check.values.compare import UNNAMED, Compared, PrecisionReference, Values
-from conformance.commands.check.values.divergence import rows_off
+from conformance.commands.check.values.divergence import compare_rows
 from conformance.commands.check.values.naming import Names
 from conformance.spec.records import Outcome, Precision, Site, Status
 
@@ -126,7 +126,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
     """Return the share of the tokens whose rows, [tokens, width], are equal on both sides."""
     if ours is None or ours.shape != theirs.shape:
         return 0.0
-    return float((~rows_off(ours, theirs)).double().mean())
+    return float((~compare_rows(ours, theirs)).double().mean())
 
 
 def have_same_reference(one: Values, other: Values) -> bool:

@@ -44,8 +44,8 @@ def _named(which: Tensor) -> str:
     return f"token{'s' if len(tokens) > 1 else ''} {ranges(tokens)}"
 
 
-def rows_off(rows: Tensor, other: Tensor) -> Tensor:
-    """Return which rows differ, as bool [tokens]; none if the shapes differ."""
+def compare_rows(rows: Tensor, other: Tensor) -> Tensor:
+    """Return a mask of the rows that differ, bool [tokens]; all False if the shapes differ."""
     if rows.shape != other.shape:
         return torch.zeros(len(rows), dtype=torch.bool)
     size = other.double().norm(dim=-1).clamp_min(1e-6)
@@ -75,7 +75,7 @@ def parting(
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
         other = replace(site, prompt=same[site.prompt])
-        far = rows_off(mine[site], reference.get(other, mine[site]))
+        far = compare_rows(mine[site], reference.get(other, mine[site]))
         if not bool(far.any()):
             continue
         kind, words = _cause(mine, seen, known, site, other)
@@ -109,10 +109,11 @@ def _cause(
     if (
         base is None
         or base.shape != ours.shape
-        or bool(rows_off(natural.get(other, base), base).any())
+        or bool(compare_rows(natural.get(other, base), base).any())
     ):
         return "", ""
-    far, made, meant = rows_off(ours, theirs), rows_off(ours, base), rows_off(theirs, base)
+    far = compare_rows(ours, theirs)
+    made, meant = compare_rows(ours, base), compare_rows(theirs, base)
     if bool(made.any()) and bool(meant.any()):
         rows = [each.double()[far] for each in (ours, theirs, base)]
         halves = {
@@ -125,7 +126,7 @@ def _cause(
         return _other_tokens(made, meant, far) or half or _gained(*rows)
     # In later steps, attention carries earlier writes on, so layers explain nothing there.
     if not site.step:
-        wrote, due = _first_written(mine, site, clean), _first_written(reference, other, clean)
+        wrote, due = _first_write(mine, site, clean), _first_write(reference, other, clean)
         if wrote is not None and due is not None:
             return (
                 "other-layer",
@@ -149,13 +150,13 @@ def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str] |
     return None
 
 
-def _first_written(
+def _first_write(
     streams: Mapping[Site, Tensor], site: Site, clean: Mapping[int | None, Tensor]
 ) -> int | None:
-    """Return the first layer at which a site's sequence differs from the clean run's streams."""
+    """Return the first layer whose stream differs from the clean run's, None if no layer does."""
     for layer in sorted(clean, key=lambda number: number or 0):
         rows = streams.get(replace(site, layer=layer))
-        if rows is not None and bool(rows_off(rows, clean[layer]).any()):
+        if rows is not None and bool(compare_rows(rows, clean[layer]).any()):
             return layer
     return None
 

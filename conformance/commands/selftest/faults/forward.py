@@ -207,16 +207,17 @@ def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
     says="previous layer",
 )
 def layer_before(model: nn.Module, now: Moment) -> list[Any]:
-    """The engine hands out the state after the layer before."""
+    """The engine returns the output of the previous layer as that of layer `at`."""
     assert now.at is not None  # noqa: S101 - every variant of this names a layer
     at = now.at
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         states = getattr(output, "hidden_states", None)
         if states is not None:
-            place = at + 1  # the first state is the input of the first layer
+            place = at + 1  # hidden_states[0] is the input of layer 0
             output.hidden_states = (*states[:place], states[place - 1], *states[place + 1 :])
         elif isinstance(output, tuple) and isinstance(output[1], list):
+            # vLLM returns the last hidden states and a list; entry i is the output of layer i.
             output[1][at] = output[1][at - 1]
         return output
 

@@ -141,7 +141,7 @@ def one_rank(value: Tensor, now: Moment) -> Tensor:
 
 @QKV.fault("key-for-value", says="the value of 'key'")
 def key_for_value(value: Tensor, now: Moment) -> Tensor:
-    """What is read as a layer's value is its key."""
+    """Return a layer's key where its value is read."""
     part = now.raw()[0]
     if part == "key":
         now.memory["key"] = value

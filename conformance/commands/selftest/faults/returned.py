@@ -225,8 +225,8 @@ def exchanged(saved: Saved, now: Moment) -> Saved:
 
 
 @CASES.fault("stop-missed", cases="staggered.stop-trace", backends=VLLM, verdicts=Verdict.STRUCTURE)
-def goes_on(saved: Saved, now: Moment) -> Saved:
-    """A request goes on after its stop id."""
+def continue_past_stop(saved: Saved, now: Moment) -> Saved:
+    """Generate one more token after the stop id."""
     last = max(site.step for site in saved if site.prompt == 0)
     further = {
         replace(site, step=last + 1): value.clone()
@@ -261,7 +261,7 @@ def whole_batch(saved: Saved, now: Moment) -> Saved:
 
 @CASES.fault("neighbour-rows", cases="tenants.trace", doses=(1, 4))
 def neighbours_rows(saved: Saved, now: Moment) -> Saved:
-    """A request's last rows are the first ones of its neighbour in the batch."""
+    """Replace a request's last `dose` rows by the first rows of its neighbour in the batch."""
     rows = int(now.dose)
     return saved | {
         site: torch.cat([value[:-rows], neighbour[:rows]])

@@ -88,7 +88,7 @@ class Calls:
         if self.config.load_config.load_format == "dummy":
             raise RemoteCallError("a module of another stage has random weights: no copy has them")
         packed = {layer: dict(layer._parameters) for layer in self.loaded}
-        _put(self.loaded)
+        _replace_parameters(self.loaded)
         on_meta = {layer: dict(layer._parameters) for layer in layers}
         for layer in layers:
             for name, parameter in layer.named_parameters(recurse=False):
@@ -105,16 +105,16 @@ class Calls:
                 for layer in layers:
                     layer.quant_method.process_weights_after_loading(layer)
         except BaseException:
-            _put(on_meta)
+            _replace_parameters(on_meta)
             raise
         finally:
-            _put(packed)
+            _replace_parameters(packed)
             self.loading = False
         self.loaded |= on_meta
 
 
-def _put(parameters: Mapping[torch.nn.Module, Parameters]) -> None:
-    """Replace each layer's parameters with these."""
+def _replace_parameters(parameters: Mapping[torch.nn.Module, Parameters]) -> None:
+    """Replace the parameters of each module in place."""
     for layer, held in parameters.items():
         layer._parameters.clear()
         layer._parameters.update(held)

@@ -121,7 +121,10 @@ _REMOTE: dict[type, type] = {}
 
 
 def make_remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> None:
-    """Make ``module`` fetch its weights from the stage that owns it, and load them for a call."""
+    """Make each call of ``module`` load the module's weights from the stage that holds them.
+
+    Does nothing if the module is already remote.
+    """
     if "_relay_path" in module.__dict__:
         return
     cls = type(module)

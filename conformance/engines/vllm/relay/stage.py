@@ -333,12 +333,14 @@ class Relay:
         """Return a message to the next stage, to be sent along with the activations."""
         data = self._pack(self.stage + 1, message)
         if data.body.is_cuda:
-            return {RECORD: self._undivided(data.head), VALUES: self._undivided(data.body)}
-        return {RECORD: self._undivided(data.whole)}
+            return {RECORD: self._pad_uneven(data.head), VALUES: self._pad_uneven(data.body)}
+        return {RECORD: self._pad_uneven(data.whole)}
 
-    def _undivided(self, data: torch.Tensor) -> torch.Tensor:
-        """Return data whose size the tensor-parallel ranks do not divide. vLLM sends evenly
-        divisible tensors in parts, one from each rank, but each rank has its own message.
+    def _pad_uneven(self, data: torch.Tensor) -> torch.Tensor:
+        """Append a zero if the number of elements is a multiple of the tensor-parallel size.
+
+        vLLM sends such a tensor in parts, one from each rank, and joins them. The ranks' messages
+        differ, so each rank must send its whole tensor.
         """
         if self.tensor_size > 1 and data.numel() % self.tensor_size == 0:
             return torch.cat([data, data.new_zeros(1)])

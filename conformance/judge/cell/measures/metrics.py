@@ -75,7 +75,7 @@ def batches(tensors: Mapping[Site, Tensor]) -> Iterator[list[Site]]:
 
 
 def bulk(reference: Tensor) -> Tensor:
-    """Return which dimensions of each row are not massive: bool [tokens, width].
+    """Return a mask of the dimensions of each row that are not massive, bool [tokens, width].
 
     If more than half of a row is zero (a ReLU's output), the median is taken over the nonzero
     values; otherwise every nonzero value would count as massive.

@@ -120,13 +120,13 @@ def equal_within(
     pair: tuple[str, str],
     alike: Callable[[Site, Site], bool] = lambda *_: False,
 ) -> Relation:
-    """Check that two observations are bitwise equal wherever they are in the reference.
+    """Check that two observations are bitwise equal wherever the reference's are.
 
     They are compared within each run, prompt and step, layer by layer; an observation without a
     layer is compared with every layer of its partner. A name may pin a layer ("stream.3") or give
     an offset ("input+1"). Pairs that differ in the reference (the clean run of a write) are
-    skipped. If all differ, the relation is not one of this scenario and does not hold. Differences
-    that `alike` accepts break nothing.
+    skipped. If no pair is left, the scenario declares a relation that it does not have, and the
+    relation does not hold. Differences that `alike` accepts are allowed.
     """
     title = f"{pair[0]} ≡ {pair[1]}"
     pairs = [

@@ -70,7 +70,7 @@ def scale_embedding(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     transformers' module scales its output in some families, vLLM's does not.
     """
     words = "vLLM's embeddings are not scaled by the square root of the width"
-    written = {one[0].node: one[1:] for one in stores(program)}
+    written = {access.node: (at, sign, value) for access, at, sign, value in stores(program)}
     for access in program.accesses if clues.embedding else ():
         if not program.full_path(access.core).endswith(f".{clues.embedding}.output"):
             continue
