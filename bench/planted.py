@@ -17,7 +17,7 @@ from pathlib import Path
 
 from conformance.commands.fuzz import batch as batches
 from conformance.commands.fuzz.batch import ProgramBatch, ProgramTrial
-from conformance.commands.fuzz.causes import Failure, differs, failure, pattern
+from conformance.commands.fuzz.causes import Failure, describe_failure, differs, pattern
 from conformance.commands.fuzz.draw import ModelShape, draw
 from conformance.commands.fuzz.shrinking import Shrinking, Stage
 from conformance.commands.selftest.faulty_columns import ENGINE
@@ -62,7 +62,7 @@ def tried(
         for backend in trial.backends:
             cell = results[Cell(model.id, backend.id, trial.program.name, batches.CASE).id]
             if differs(cell):
-                found[trial.program.name, backend.id] = failure(cell)
+                found[trial.program.name, backend.id] = describe_failure(cell)
             elif cell.harness:
                 print(f"harness: {cell.id}: {cell.reason}")
     return batch, found

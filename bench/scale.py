@@ -160,14 +160,14 @@ def simulate(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """The same groups, which load nothing, at home and on a node of this machine."""
-    from conformance.runner.cluster import connected
+    from conformance.runner.cluster import connect
     from conformance.runner.scheduling import TimeLimits, itself, run
     from tests.runner.cluster.nodes import nodes, planned
 
     limits = TimeLimits()
     with tempfile.TemporaryDirectory() as folder, nodes() as cluster:
         cluster.add("only")
-        with connected(cluster.address) as joined:
+        with connect(cluster.address) as joined:
             nothing = joined.ray.remote(num_cpus=1)(lambda: None)
             joined.ray.get(nothing.remote())
             since = time.monotonic()

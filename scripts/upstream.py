@@ -106,11 +106,11 @@ def write(reports: list[Path]) -> int:
             sys.stderr.write(f"{cell_id} is in none of the runs\n")
             continue
         run, results, whole = failing[cell_id]
-        cell = script.shareable(whole)
+        cell = script.hide_folders(whole)
         plan = run.plan()
         model = next(model for model in plan.models if model.id == cell.model)
         column = next(column for column in plan.columns if column.id == cell.backend)
-        recorded = script.recorded(results, cell, model, column)
+        recorded = script.collect_facts(results, cell, model, column)
         text = script.text(cell, recorded, scenarios[cell.scenario], file=f"{name}.py")
         project = to or issue.addressee(cell, column)
         words = issue.text(results, cell, model, project, text, f"{name}.py")

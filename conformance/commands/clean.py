@@ -41,8 +41,8 @@ def clean(
     limits = cleaning.RetentionLimits(days, int(room * _GIB), newest)
     runs = cleaning.runs(reports)
     cached = cleaning.observations(cache_folder() / "observations")
-    gone = cleaning.superfluous(runs, limits, now)
-    unused = cleaning.superfluous(cached, cleaning.RetentionLimits(days, limits.room), now)
+    gone = cleaning.select_superfluous(runs, limits, now)
+    unused = cleaning.select_superfluous(cached, cleaning.RetentionLimits(days, limits.room), now)
     for run in gone:
         age = (now - run.used) / cleaning.DAY
         say(f"{run.path}  {run.size / _MIB:,.0f} MiB  {age:.0f} days old")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance.commands.shared import engines
-from conformance.commands.shared.environments import had
+from conformance.commands.shared.environments import obtain_environment
 from conformance.commands.shared.options import Environments, out, say
 from conformance.errors import ExitCode
 from conformance.runner.planning.selection import declared
@@ -28,9 +28,9 @@ def list_environments() -> None:
 
     Removing an environment frees its own disk space; the rest are links to uv's cache.
     """
-    from conformance.runner.environments import listed
+    from conformance.runner.environments import find_environments
 
-    folders = listed(cache_folder())
+    folders = find_environments(cache_folder())
     lines = (line for folder in folders for line in _listed(folder, out.width))
     for line in lines if folders else ("there are none",):
         say(line)
@@ -74,7 +74,7 @@ def build_environment(
     from conformance.runner.environments import Untestable, parse
 
     text = " ".join(wanted)
-    made = had(declared(environments).get(text) or parse(text))
+    made = obtain_environment(declared(environments).get(text) or parse(text))
     if isinstance(made, Untestable):
         if made.log:
             sys.stderr.write(f"{made.log}\n")
@@ -87,7 +87,7 @@ def engine_environment() -> None:
     interpreter. Its contents: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
     """
     here = engines.is_here()
-    typer.echo(sys.executable if here else engines.had(engines.chosen()).python)
+    typer.echo(sys.executable if here else engines.obtain_engine(engines.read_engine()).python)
 
 
 def remove_environments(
@@ -96,9 +96,9 @@ def remove_environments(
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """Remove environments. A command that needs one builds it again."""
-    from conformance.runner.environments import listed, remove
+    from conformance.runner.environments import find_environments, remove
 
     cache = cache_folder()
-    for name in [folder.id for folder in listed(cache)] if every else names:
+    for name in [folder.id for folder in find_environments(cache)] if every else names:
         remove(cache, name)
         say(f"removed {name}")

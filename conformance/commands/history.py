@@ -21,7 +21,7 @@ def history(
     from conformance.report import render
     from conformance.runner.store.files import write_text
 
-    runs = past.stored(reports, last, lambda name: note(f"reading {name}"))
+    runs = past.load_history(reports, last, lambda name: note(f"reading {name}"))
     answer = past.document(runs)
     render.terminal.document(answer, out)
     page = reports / "history.html"

@@ -59,7 +59,7 @@ def run(
     `--on` runs the cells on a Ray cluster (docs/scale.md). `-j` is then the number of groups
     submitted at a time, by default all that can start.
     """
-    engines.needed()
+    engines.require_engine()
     from conformance.report.terminal_text import summary
     from conformance.runner.store.cleaning import sweep_observations
     from conformance.spec.checkpoints import cache_folder
@@ -69,7 +69,7 @@ def run(
             folder = selecting.to_resume(reports, resume, choice, trust=trust)
         else:
             folder = selecting.new_run(reports, choice, running)
-        results, page = selecting.executed(folder, choice.scenarios, running, allocate=allocate)
+        results, page = selecting.execute_run(folder, choice.scenarios, running, allocate=allocate)
     if json:
         place = {"run": folder.id, "folder": str(folder.path), "page": str(page)}
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
@@ -99,7 +99,7 @@ def judge(
     Examples: `conformance judge latest`, `conformance judge latest --widen 20` (of a run with
     `--keep all`).
     """
-    engines.needed()
+    engines.require_engine()
     from conformance.runner.processes import parallel
 
     folder = selecting.open_run(reports, name)
@@ -110,7 +110,7 @@ def judge(
 
     from conformance.commands.check import kept
     from conformance.commands.shared import execution
-    from conformance.judge.expectations import expected
+    from conformance.judge.expectations import load_expectations
     from conformance.report.terminal_text import summary
 
     if folder.is_check:
@@ -122,7 +122,7 @@ def judge(
             folder,
             discover(scenarios),
             widened(Thresholds(), widen),
-            expected(),
+            load_expectations(),
             strict_numerics=strict_numerics,
         )
         page = execution.publish(folder, results)

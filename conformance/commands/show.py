@@ -40,8 +40,8 @@ def show(
     from conformance.report import terminal_text
 
     folder = selecting.open_run(reports, name, cell)
-    where = selecting.found_with(folder, reports)
-    terminal_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
+    where = selecting.list_find_options(folder, reports)
+    terminal_text.show(folder.results(), cell, out, where, selecting.find_start_folder(folder.path))
 
 
 def report(
@@ -70,7 +70,7 @@ def report(
         [folder] = folders
         results, besides = folder.results(), html.Besides()
     else:
-        merged = merging.merged([folder.results() for folder in folders])
+        merged = merging.merge([folder.results() for folder in folders])
         results = merged.results
         besides = html.Besides(sources=merged.sources, origin=merged.origin)
         folder = RunFolder(reports / results.run.id)

@@ -113,7 +113,7 @@ def _line(key: tuple[str, int], members: list[_Point]) -> dict[str, Any]:
         "length": lengths[steps[0]] if len(steps) > 1 else total,
         "bin": merge,
         "heat": [
-            [_row_name(row[0].site, ordered), merged(_along(row, lengths), merge)]
+            [_row_name(row[0].site, ordered), keep_worst(_along(row, lengths), merge)]
             for row in ordered
             if any(point.judged.ratios for point in row)
         ],
@@ -144,7 +144,7 @@ def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | No
     return along
 
 
-def merged(ratios: Sequence[float | None], size: int) -> list[Number]:
+def keep_worst(ratios: Sequence[float | None], size: int) -> list[Number]:
     """Keep the worst of every `size` neighbours; nan ranks above any number, None below."""
     if size == 1:
         return [short(value, digits=2) for value in ratios]

@@ -43,7 +43,7 @@ class Past:
     margins: Mapping[tuple[str, str], float]
 
 
-def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[Past, ...]:
+def load_history(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[Past, ...]:
     """Return the newest `last` judged runs, oldest first. Merged, unfinished and unreadable runs
     are left out. `progress` receives the name of each run that is read.
 
@@ -58,7 +58,7 @@ def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[P
             continue
         with suppress(ConformanceError):
             progress(folder.name)
-            pasts.append(past(RunFolder(folder).results()))
+            pasts.append(summarise(RunFolder(folder).results()))
     if not pasts:
         raise ConformanceError(
             "no judged run is here", path=reports, remedy="start one: conformance run"
@@ -66,7 +66,7 @@ def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[P
     return tuple(reversed(pasts))
 
 
-def past(results: Results) -> Past:
+def summarise(results: Results) -> Past:
     """Return the history entry of a run."""
     return Past(
         id=results.run.id,

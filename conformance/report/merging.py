@@ -34,7 +34,7 @@ class Merged:
     origin: Mapping[str, tuple[str, str]]
 
 
-def merged(runs: Sequence[Results]) -> Merged:
+def merge(runs: Sequence[Results]) -> Merged:
     """Merge runs. Raises ConformanceError if they are incomplete or incompatible."""
     _refuse(runs)
     columns = _columns(runs)

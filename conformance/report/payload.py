@@ -68,7 +68,7 @@ def payload(
     """Build the page's data; `parts` come from `parts_of`, `files` are the architectures' pages."""
     members = _by_column(results.cells)
     index = _index(results, members) | {"files": dict(files)}
-    return Payload(packed(index), tuple(parts[key] for key in members))
+    return Payload(pack(index), tuple(parts[key] for key in members))
 
 
 def parts_of(
@@ -108,8 +108,8 @@ def _parts_of_model(
         for cell in members:
             context = Context(thresholds, group, tuple(siblings[cell.scenario, cell.case]))
             details.append(_detail(cell, context, origin.get(cell.id, (run, cell.id))))
-        log = clipped(group.log_tail if group else "")
-        parts[key] = packed({"log": log} | _columns(details))
+        log = clip(group.log_tail if group else "")
+        parts[key] = pack({"log": log} | _columns(details))
     return parts
 
 
@@ -125,14 +125,14 @@ def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"cells": cells, "rows": [list(column) for column in zip(*rows, strict=True)]}
 
 
-def packed(value: Any) -> str:
+def pack(value: Any) -> str:
     """Encode JSON as gzip in base64, whose alphabet cannot close or begin a tag."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # A lone surrogate (a log cut within a character) cannot be encoded in UTF-8.
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode()
 
 
-def clipped(text: str) -> str:
+def clip(text: str) -> str:
     if len(text) <= HEAD + TAIL:
         return text
     left_out = len(text) - HEAD - TAIL
@@ -245,14 +245,14 @@ def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict
     return {
         "precision": cell.precision.value,
         "beside": _beside(cell),
-        "reason": clipped(cell.reason) if cell.beside else "",
-        "words": [clipped(text) for text in reasoning(cell, context)],
+        "reason": clip(cell.reason) if cell.beside else "",
+        "words": [clip(text) for text in reasoning(cell, context)],
         "command": cell.command,
         "repro": repro_command(*origin),
-        "detail": clipped(cell.detail),
+        "detail": clip(cell.detail),
         "layers": plain(cell.layers),
         "prompts": [list(ids) for ids in cell.prompt_ids],
-        "relations": [[r.name, r.holds, clipped(r.detail)] for r in cell.relations],
+        "relations": [[r.name, r.holds, clip(r.detail)] for r in cell.relations],
         "observations": [_row(observation) for observation in cell.observations],
         "series": figures.series(cell),
         "gains": figures.gains(cell),
@@ -270,9 +270,9 @@ def _beside(cell: CellResult) -> dict[str, Any] | None:
     rows = ordered[: min(max(off, _FEW), _MANY)]
     return {
         "precision": answer.precision.value,
-        "reason": clipped(answer.reason),
-        "diagnosis": clipped(answer.diagnosis),
-        "detail": clipped(answer.detail),
+        "reason": clip(answer.reason),
+        "diagnosis": clip(answer.diagnosis),
+        "detail": clip(answer.detail),
         "observations": [_row(observation) for observation in rows],
         "left": len(ordered) - len(rows),
     }
@@ -292,6 +292,6 @@ def _row(observation: Judged) -> list[Any]:
         None if gain is None else [short(gain.g), short(gain.h), short(gain.sigma)],
         list(observation.shape),
         observation.dtype,
-        clipped(observation.message),
+        clip(observation.message),
         plain(observation.extra),
     ]

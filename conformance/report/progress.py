@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from conformance.report.render.terminal import shown
+from conformance.report.render.terminal import clean
 from conformance.runner.planning.engine_settings import MARK
 from conformance.runner.scheduling.events import (
     CellFinished,
@@ -158,14 +158,14 @@ class Progress:
         if not line:
             return
         if self._live is None:
-            self._console.print(Text(shown(f"[{self.board.tally()}] {line}")), soft_wrap=True)
+            self._console.print(Text(clean(f"[{self.board.tally()}] {line}")), soft_wrap=True)
         elif isinstance(event, WorkerDied) or (isinstance(event, GroupFinished) and not event.ok):
-            self._console.print(Text(shown(line), style="magenta"))
+            self._console.print(Text(clean(line), style="magenta"))
 
     def note(self, line: str) -> None:
         """Print a line that stays, such as the result of a model."""
         mark = "" if self._live is not None else f"[{self.board.tally()}] "
-        self._console.print(Text(shown(f"{mark}{line}")), soft_wrap=True)
+        self._console.print(Text(clean(f"{mark}{line}")), soft_wrap=True)
 
     def render(self) -> RenderableType:
         """Draw one bar, and one line for each busy worker."""
@@ -179,5 +179,5 @@ class Progress:
         # The display's thread draws while the run's thread changes the board.
         for worker in list(board.running.values()):
             took = f"{board.clock() - worker.since:.0f} s"
-            workers.add_row(Text(shown(worker.name)), Text(shown(worker.doing), style="dim"), took)
+            workers.add_row(Text(clean(worker.name)), Text(clean(worker.doing), style="dim"), took)
         return Group(head, workers)

@@ -14,7 +14,7 @@ from rich.text import Text as Line
 from conformance.errors import ConformanceError
 from conformance.report.figures import causes_first
 from conformance.report.payload import repro_command
-from conformance.report.render.terminal import blocks, line, shown
+from conformance.report.render.terminal import blocks, clean, line
 from conformance.report.sections import gaps as gaps_section
 from conformance.report.sections.findings import CellsSummary, by_group, headline_of, troubles
 from conformance.report.sections.section import Table, Text, columns, verdict_text
@@ -93,7 +93,7 @@ def context(results: Results, cell: CellResult) -> Context:
 
 def explanation(results: Results, cell: CellResult) -> list[str]:
     """Return the cell's id and the sentences that the page shows too."""
-    return [shown(text) for text in (cell.id, *reasoning(cell, context(results, cell)))]
+    return [clean(text) for text in (cell.id, *reasoning(cell, context(results, cell)))]
 
 
 def show(
@@ -111,7 +111,7 @@ def show(
         _show(results, cell, console)
         script = repro_command(results.run.id, cell.id, where)
         for begin, text in (("\nagain: ", there + cell.command), ("alone: ", script)):
-            words = Line(begin, style="bold").append(shown(text), style="default")
+            words = Line(begin, style="bold").append(clean(text), style="default")
             console.print(words, soft_wrap=True)
 
 
@@ -125,7 +125,7 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
     scenario = next((s for s in results.scenarios if s.id == cell.scenario), None)
     if scenario is not None and scenario.meaning:
         paragraph = " ".join(scenario.meaning.split("\n\n")[0].split())
-        console.print(Line(f"\n{shown(paragraph)}", style="dim"))
+        console.print(Line(f"\n{clean(paragraph)}", style="dim"))
     if cell.observations:
         console.print(Line(f"\nin {cell.precision}", style="bold"))
         blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
@@ -138,14 +138,14 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
     for relation in cell.relations:
         holds = (Verdict.EXACT, "holds") if relation.holds else (Verdict.WRONG, "broken")
         words = line(verdict_text(*holds))
-        console.print(words.append(shown(f"  {relation.name}"), style="default"))
+        console.print(words.append(clean(f"  {relation.name}"), style="default"))
     if cell.detail:
         console.print()
-        console.print(Line(shown(cell.detail)), soft_wrap=True)
+        console.print(Line(clean(cell.detail)), soft_wrap=True)
     log = about.group.log_tail if about.group else ""
     if log and family(cell.verdict) in ("broken", "doubt"):
         console.print(Line("\nend of the log", style="bold"))
-        tail = "\n".join(shown(log).splitlines()[-_LOG_LINES:])
+        tail = "\n".join(clean(log).splitlines()[-_LOG_LINES:])
         console.print(Line(tail, style="dim"), soft_wrap=True)
 
 
@@ -181,22 +181,22 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
         models = few(trouble.models, 4)
         words = line(verdict_text(trouble.verdict))
         words.append(
-            shown(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"
+            clean(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"
         )
         if trouble.blamed:
             words.append(f" · {trouble.blamed}", style="default")
         if trouble.finding is not Finding.UNEXPECTED:
             words.append(f" ({trouble.finding})", style="dim")
         console.print(words)
-        console.print(Line(shown(f"    {trouble.text}"), style="dim"))
+        console.print(Line(clean(f"    {trouble.text}"), style="dim"))
     if len(listed) > _TROUBLES:
         console.print(f"… and {len(listed) - _TROUBLES} more in the report")
     console.print()
     console.print(Line(headline_of(results), style="bold"))
     if selection := results.selection.words:
-        console.print(Line(shown(selection)))
+        console.print(Line(clean(selection)))
     # Not wrapped: a path broken over two lines cannot be clicked or copied.
-    console.print(Line(shown(str(report_path))), soft_wrap=True)
+    console.print(Line(clean(str(report_path))), soft_wrap=True)
 
 
 def _matrix(results: Results) -> Table:

@@ -29,7 +29,7 @@ from conformance.engines import Engine, Refused, Unreadable, load_engine, progre
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError, described
 from conformance.runner.processes import sessions, temporary
-from conformance.runner.store import GroupFolder, event_log, installed
+from conformance.runner.store import GroupFolder, event_log, read_versions
 from conformance.runner.store.files import read_record
 from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.spec.builtin.one_layer import ONE_LAYER
@@ -120,7 +120,7 @@ class JobRun:
         members = sessions.members(os.getpid())
         # The processes that the engine reported when probed, which may have ended since; all
         # processes of the session if it reported none.
-        processes = event_log.probed_with(folder.events, told_start) or members
+        processes = event_log.find_probed(folder.events, told_start) or members
         shared = sorted(sessions.shared_files(members | processes))
         temporary.note_shared(shared)
         self.report("loaded", seconds=group.load_seconds, shared=shared)
@@ -154,7 +154,7 @@ class JobRun:
             model=self.job.model.id,
             backend=self.job.column.id,
             precision=self.job.precision,
-            versions=installed(),
+            versions=read_versions(),
             load_seconds=self._seconds(),
             peak_mib=_peak_mib(),
         )
@@ -228,7 +228,7 @@ class JobRun:
         """Report that a process of the engine died, and kill the others, which this process would
         wait for. Return this process's exit status.
         """
-        gone = [str(pid) for pid in sorted(processes) if not sessions.alive(pid)]
+        gone = [str(pid) for pid in sorted(processes) if not sessions.is_alive(pid)]
         which = f" ({', '.join(gone)})" if gone else ""
         sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended{which}.\n")
         number = killed_by(outcome.reason)
@@ -289,7 +289,7 @@ def _discover_scenarios(job: Job) -> dict[str, Scenario]:
 def _lost(processes: Collection[int], words: str) -> bool:
     """Return whether a process of the engine has ended, or is about to by its message."""
     until = time.monotonic() + _TO_END * says_that_it_ends(words)
-    while all(map(sessions.alive, processes)):
+    while all(map(sessions.is_alive, processes)):
         if time.monotonic() >= until:
             return False
         time.sleep(_A_LOOK)

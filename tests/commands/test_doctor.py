@@ -31,7 +31,7 @@ def examine(monkeypatch, tmp_path):
 
     def run(versions=CPU, gpus=(), failures=None, backends=(HF, PP2), models=(), **options):
         monkeypatch.setattr(
-            doctor, "installed", lambda names: {n: versions[n] for n in names if n in versions}
+            doctor, "read_versions", lambda names: {n: versions[n] for n in names if n in versions}
         )
         monkeypatch.setattr(doctor, "cuda_devices", lambda: tuple(gpus))
         findings = diagnose(

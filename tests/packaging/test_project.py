@@ -8,8 +8,8 @@ from conformance.commands.init.command import FOLDER, start
 from conformance.commands.validate.validation import validate
 from conformance.errors import ConformanceError
 from conformance.judge import expectations
-from conformance.judge.expectations import expected
-from conformance.judge.expectations.entries import matching_nothing
+from conformance.judge.expectations import load_expectations
+from conformance.judge.expectations.entries import find_unmatched
 from conformance.spec.inputs import manifest, packaged, project
 from conformance.spec.scenario import discover
 
@@ -37,12 +37,12 @@ def test_without_a_known_yaml_the_built_in_gaps_hold_and_are_not_the_projects_to
 ):
     (tmp_path / "models.yaml").write_text("models: {}")
     monkeypatch.chdir(tmp_path)
-    known = expected()
+    known = load_expectations()
     built_in = expectations.load(packaged.path("known.yaml"))
     assert [entry.reason for entry in known.entries] == [each.reason for each in built_in.entries]
     assert all(entry.sometimes for entry in known.entries) and known.own == ()
     (tmp_path / "known.yaml").write_text("known: []")
-    assert expected().entries == ()
+    assert load_expectations().entries == ()
 
 
 def test_a_folder_called_scenarios_alone_is_somebody_elses(tmp_path):
@@ -157,8 +157,8 @@ def test_inherited_expectations_hold_and_are_not_the_projects_to_mend(tmp_path):
     built_in = expectations.load(packaged.path("known.yaml"))
     assert len(known.entries) == len(built_in.entries) and known.own == ()
     assert all(entry.sometimes for entry in known.entries)
-    assert matching_nothing(known, ()) == ()
-    assert len(matching_nothing(built_in, ())) == len(built_in.entries)
+    assert find_unmatched(known, ()) == ()
+    assert len(find_unmatched(built_in, ())) == len(built_in.entries)
     assert known.where(0) == "built-in" and built_in.where(0).startswith("line ")
 
 

@@ -15,7 +15,7 @@ from conformance.spec.records import Group, Judged, Results, Verdict
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6)), st.integers(1, 50))
 def test_merging_keeps_the_worst(ratios: list[float], size: int) -> None:
-    merged = figures.merged(ratios, size)
+    merged = figures.keep_worst(ratios, size)
     assert len(merged) == math.ceil(len(ratios) / size)
     if ratios:
         assert max(merged) == figures.short(max(ratios), digits=2)  # type: ignore[type-var]
@@ -24,7 +24,7 @@ def test_merging_keeps_the_worst(ratios: list[float], size: int) -> None:
 @given(st.lists(st.floats(0, 10), min_size=1), st.data())
 def test_merging_never_hides_a_nan(ratios: list[float], data: st.DataObject) -> None:
     ratios[data.draw(st.integers(0, len(ratios) - 1))] = math.nan
-    assert "NaN" in figures.merged(ratios, len(ratios))
+    assert "NaN" in figures.keep_worst(ratios, len(ratios))
 
 
 @given(st.floats())

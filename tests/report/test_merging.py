@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError
-from conformance.report.merging import merged
+from conformance.report.merging import merge
 from conformance.runner.store import RunFolder
 from conformance.spec.records import Backend, Column, Results, Thresholds, Verdict, widened
 from tests import known_runs
@@ -43,7 +43,7 @@ def named(run: Results, name: str) -> Results:
 
 
 def test_each_machine_has_its_columns_and_every_cell_is_there(cpu: Results, gpu: Results) -> None:
-    found = merged([cpu, gpu])
+    found = merge([cpu, gpu])
     columns = {cell.backend for cell in found.results.cells}
     assert columns == {f"{b.id}@{kind}" for b in cpu.columns for kind in ("cpu", "cuda")}
     assert len({cell.id for cell in found.results.cells}) == len(cpu.cells) + len(gpu.cells)
@@ -64,14 +64,14 @@ def only(run: Results, name: str, *, hf: bool) -> Results:
 
 
 def test_different_columns_of_one_machine_keep_their_names(cpu: Results) -> None:
-    found = merged([only(cpu, "a", hf=True), only(cpu, "b", hf=False)])
+    found = merge([only(cpu, "a", hf=True), only(cpu, "b", hf=False)])
     assert {cell.id for cell in found.results.cells} == {cell.id for cell in cpu.cells}
 
 
 def test_a_column_of_one_name_must_be_the_same(cpu: Results) -> None:
     other = replace(only(cpu, "b", hf=True), columns=(Column(Backend("hf", "vllm")),))
     with pytest.raises(ConformanceError, match="is another one in run b"):
-        merged([only(cpu, "a", hf=False), other])
+        merge([only(cpu, "a", hf=False), other])
 
 
 WIDE = widened(Thresholds(), 2.0)
@@ -102,13 +102,13 @@ def test_what_cannot_stand_side_by_side_is_refused(
     cpu: Results, gpu: Results, change: Change, words: str
 ) -> None:
     with pytest.raises(ConformanceError, match=words) as caught:
-        merged([cpu, change(gpu)])
+        merge([cpu, change(gpu)])
     assert caught.value.remedy
 
 
 def test_the_same_cells_of_the_same_hardware_are_refused(cpu: Results) -> None:
     with pytest.raises(ConformanceError, match="both hold") as caught:
-        merged([cpu, named(cpu, "20260303-again")])
+        merge([cpu, named(cpu, "20260303-again")])
     assert "conformance diff 20260301-cpu 20260303-again" in caught.value.remedy
 
 

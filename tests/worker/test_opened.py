@@ -12,7 +12,7 @@ import torch
 
 from conformance.runner.scheduling.reuse import finished_before
 from conformance.runner.store import GroupFolder, ObservationCache
-from conformance.runner.store.keys import unchanged
+from conformance.runner.store.keys import are_unchanged
 from conformance.spec.records import Case, Group, Outcome, Status
 from conformance.spec.scenario import discover
 from conformance.worker.opened import Opened
@@ -90,7 +90,7 @@ def test_a_change_of_one_of_them_is_seen_here_and_in_the_cache(
     assert cache.fetch("c0ffee", elsewhere, "reader.all", [folder]) is not None
     assert finished_before(group, {"reader.all": "key"}, folders=[folder])
     (folder / name).write_text("KEPT = '2'\n")
-    assert not unchanged(seen, [folder])
+    assert not are_unchanged(seen, [folder])
     assert cache.fetch("c0ffee", elsewhere, "reader.all", [folder]) is None
     assert not finished_before(group, {"reader.all": "key"}, folders=[folder])
 
@@ -100,6 +100,6 @@ def test_a_copy_of_the_folder_is_asked_for_its_own_file(
 ) -> None:
     copy = tmp_path / "copy"
     folder.rename(copy)
-    assert unchanged(seen, [copy])
+    assert are_unchanged(seen, [copy])
     (copy / "deep" / "vector.txt").write_text("4")
-    assert not unchanged(seen, [copy])
+    assert not are_unchanged(seen, [copy])

@@ -74,7 +74,7 @@ def bisect(
     `conformance bisect lock --good before.txt --bad after.txt -m llama`,
     `conformance bisect --resume latest`.
     """
-    engines.needed()
+    engines.require_engine()
     from conformance.commands.bisect import candidates, document, state, trial
     from conformance.commands.bisect import report as reporting
     from conformance.report.render import terminal
@@ -85,7 +85,7 @@ def bisect(
         row = trial.list_candidates(subject, good, bad, repo, also) if named else None
         requirements = candidates.requirements(row.candidates) if row else ()
         selecting.require_known(
-            trial.executed(folder), folder.path, choice, trust=trust, requirements=requirements
+            trial.list_executed(folder), folder.path, choice, trust=trust, requirements=requirements
         )
         folder.change(allow_moves=choice.allow_moves, retry=retry)
     else:

@@ -15,7 +15,7 @@ from conformance.commands.bisect.search import Class
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.errors import ExitCode
 from conformance.report.render import markdown, page
-from conformance.report.render.terminal import shown
+from conformance.report.render.terminal import clean
 from conformance.report.sections.section import Block, Code, Document, Section, Table, Text, columns
 from conformance.report.verdict_styles import STYLES, Family
 from conformance.runner.scheduling import (
@@ -124,7 +124,7 @@ class BisectionProgress:
         again = " again" if step.again else ""
         self._label = f"[{self._number}] {step.candidate.label}{again}"
         if self._status is None:
-            self._console.print(Line(shown(f"{self._label} …")), soft_wrap=True)
+            self._console.print(Line(clean(f"{self._label} …")), soft_wrap=True)
         else:
             self.line("its environment")
 
@@ -132,7 +132,7 @@ class BisectionProgress:
         """Show the current activity."""
         if self._status is not None:
             words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
-            self._status.update(Line(shown(words)))
+            self._status.update(Line(clean(words)))
 
     def event(self, event: Event) -> None:
         """Show an event of the runner."""
@@ -150,7 +150,7 @@ class BisectionProgress:
         took = f"{attempt.seconds:.0f} s"
         if attempt.environment:
             took += f", environment {attempt.environment} {'built' if attempt.built else 'reused'}"
-        text = Line(shown(f"{self._label}: "))
+        text = Line(clean(f"{self._label}: "))
         text.append(outcome.value, style=STYLES[_FOUND[outcome]])
-        text.append(shown(f" ({took}): {' '.join(attempt.words.split())[:_WORDS]}"))
+        text.append(clean(f" ({took}): {' '.join(attempt.words.split())[:_WORDS]}"))
         self._console.print(text, soft_wrap=True)

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from conformance.commands.bisect import locks, search
 from conformance.commands.bisect.candidates import Candidate
 from conformance.commands.bisect.search import BisectionEnding, Class, TrialOutcome
-from conformance.commands.bisect.signature import Signatures, classify, same, swapped
+from conformance.commands.bisect.signature import Signatures, are_swapped, classify, is_same
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.runner.store.keys import PACKAGES
 from conformance.spec.records import record
@@ -49,7 +49,7 @@ class BisectionConclusion:
     cause: search.Subset = ()
 
 
-def following(state: BisectionState) -> Next | BisectionConclusion:
+def choose_next(state: BisectionState) -> Next | BisectionConclusion:
     """Return the next trial, or the conclusion."""
     row = state.candidates
     if step := _check_swapped(state):
@@ -78,7 +78,7 @@ def _check_swapped(state: BisectionState) -> Next | BisectionConclusion | None:
         [attempt for attempt in state.of(end.key) if attempt.signatures] for end in ends_of_row
     ]
     pairs = list(product(*tested))
-    if not pairs or not all(swapped(a.signatures, b.signatures) for a, b in pairs):
+    if not pairs or not all(are_swapped(a.signatures, b.signatures) for a, b in pairs):
         return None
     for end, tries in zip(ends_of_row, tested, strict=True):
         if len(tries) < min(_BEFORE_REFUSING, state.asked.confirm):
@@ -113,7 +113,7 @@ def neither(state: BisectionState) -> tuple[str, ...]:
         attempt.candidate: None
         for attempt in state.attempts
         if attempt.signatures
-        and not any(same(attempt.signatures, end, state.asked.by) for end in signatures_of_ends)
+        and not any(is_same(attempt.signatures, end, state.asked.by) for end in signatures_of_ends)
     }
     return tuple(odd)
 
@@ -199,7 +199,7 @@ def run_trials(
     """
     with folder.alone():
         state = folder.read()
-        while isinstance(step := following(state), Next):
+        while isinstance(step := choose_next(state), Next):
             on_next(step)
             attempt = trier(step.candidate, step.again)
             state = state.with_attempt(attempt)

@@ -62,7 +62,7 @@ class Observed:
     run: str = ""
 
 
-def observed(results: Results) -> Observed:
+def read_signatures(results: Results) -> Observed:
     """Return the selected cells' signatures, or why they have none."""
     # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
@@ -92,7 +92,7 @@ def _describe_layout(group: Group | None) -> str:
     return words + (f" of {model}" if model else "")
 
 
-def same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:
+def is_same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:
     """Return whether all cells are the same in these parts."""
     first, second = (
         [(each.cell, *(each.part(part) for part in SignaturePart if part in by)) for each in side]
@@ -109,12 +109,12 @@ def classify(
     neither: Class,
 ) -> Class:
     """Return GOOD or BAD if the signatures match that end, else `neither`."""
-    if same(signatures, good, by):
+    if is_same(signatures, good, by):
         return Class.GOOD
-    return Class.BAD if same(signatures, bad, by) else neither
+    return Class.BAD if is_same(signatures, bad, by) else neither
 
 
-def swapped(good: Signatures, bad: Signatures) -> bool:
+def are_swapped(good: Signatures, bad: Signatures) -> bool:
     """Return whether the good end fails where the bad one passes, and never the reverse."""
     pairs = list(zip(good, bad, strict=True))
     worse = any(a.verdict.fails and b.verdict.passes for a, b in pairs)

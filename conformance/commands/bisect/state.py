@@ -150,7 +150,7 @@ class BisectFolder:
 
     def alone(self) -> AbstractContextManager[None]:
         """Lock the folder: two processes would overwrite each other's trials."""
-        return lock.alone(self.path / "lock", self.path, "bisect")
+        return lock.hold_lock(self.path / "lock", self.path, "bisect")
 
 
 def create(reports: Path, state: BisectionState, now: datetime) -> BisectFolder:

@@ -16,7 +16,7 @@ from conformance.commands.bisect import candidates, locks
 from conformance.commands.bisect.candidates import Candidate, CandidateSeries
 from conformance.commands.bisect.document import BisectionProgress
 from conformance.commands.bisect.next_step import BisectionConclusion, run_trials
-from conformance.commands.bisect.signature import Observed, observed
+from conformance.commands.bisect.signature import Observed, read_signatures
 from conformance.commands.bisect.state import (
     BisectFolder,
     BisectionRequest,
@@ -28,7 +28,7 @@ from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
 from conformance.runner import environments
 from conformance.runner.environments import EnginesMoved, InstalledEnvironment, Untestable
-from conformance.runner.environments.releases import published
+from conformance.runner.environments.releases import list_versions
 from conformance.runner.environments.resolving import NEEDS
 from conformance.runner.planning import trust
 from conformance.runner.planning.selection import Selected
@@ -61,7 +61,7 @@ def list_candidates(
         row = candidates.list_commits(subject, repo, good, bad, pinned)
     else:
         package = _distribution(subject)
-        row = candidates.list_releases(package, published(package), good, bad, pinned)
+        row = candidates.list_releases(package, list_versions(package), good, bad, pinned)
     environments.parse("\n".join(row.candidates[0].requirements))
     return row
 
@@ -107,7 +107,7 @@ def begin(
     return folder
 
 
-def executed(folder: BisectFolder) -> trust.Executed:
+def list_executed(folder: BisectFolder) -> trust.Executed:
     """Return what continuing this bisect executes and installs."""
     plan = read_plan(folder.path / CELLS)
     wanted = candidates.requirements(folder.read().candidates)
@@ -203,7 +203,7 @@ def run_cells(
     interrupted.
     """
     columns = tuple(replace(column, python=str(environment.python)) for column in plan.columns)
-    finished = execution.once_more(
+    finished = execution.start_again(
         folder.path / RUNS,
         replace(plan, columns=columns),
         scenarios,
@@ -214,4 +214,4 @@ def run_cells(
     )
     if finished.results is None:
         raise KeyboardInterrupt
-    return replace(observed(finished.results), run=finished.folder.id)
+    return replace(read_signatures(finished.results), run=finished.folder.id)

@@ -101,7 +101,7 @@ def check(
     columns = named.columns(backend)
     chosen = named.find_model(model, manifest)
     named.require_layers(columns, chosen)
-    engines.needed()
+    engines.require_engine()
     from conformance.commands.check import gather, kept, show
     from conformance.commands.check.checked import exit_code
     from conformance.commands.check.dumps import reading
@@ -247,7 +247,7 @@ def _answer(
     answers: Iterable[Answered]
     if recorded:
         activity.show(f"comparing {recorded.path.name} with transformers")
-        answers = (judging.judged(recorded, asked, folder),)
+        answers = (judging.judge_dump(recorded, asked, folder),)
     else:
         answers = answer.answers(asked, folder, activity.show, read_search_results(folder), given)
     answered = []

@@ -143,7 +143,9 @@ class _Sides:
         for other, value in self.reference.items():
             if other == site or mine.numel() < relations.FITTED:
                 continue
-            if relations.alike(mine, value) and not relations.alike(value, self.reference[site]):
+            if relations.is_alike(mine, value) and not relations.is_alike(
+                value, self.reference[site]
+            ):
                 return other
         return None
 

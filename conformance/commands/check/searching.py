@@ -16,8 +16,8 @@ from conformance.commands.check.search.driver import Search
 from conformance.commands.check.search.edits import Found
 from conformance.commands.check.search.place import Place
 from conformance.commands.check.search.trial import FileReference
-from conformance.judge.expectations import inherited
-from conformance.judge.expectations.assess import applying
+from conformance.judge.expectations import load_inherited
+from conformance.judge.expectations.assess import find_applying
 from conformance.judge.expectations.conditions import where_in
 from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.planning.machine import conditions
@@ -130,8 +130,8 @@ def _known(place: Place, backend: str, folder: str) -> list[str]:
     if group is None:
         return []
     models = {one.id: one.architecture for one in place.run.plan().models}
-    known = inherited()
+    known = load_inherited()
     where = where_in(group, models.get(place.model) or place.model, {}, device=conditions())
     cell = Cell(place.model, backend, "clean", "")
-    entries = (known.entries[index] for index in applying(known, cell, where))
+    entries = (known.entries[index] for index in find_applying(known, cell, where))
     return list(dict.fromkeys(" ".join(one.reason.split()) for one in entries))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from conformance.commands.check.checked import CheckAnswer, Checked
-from conformance.report.render.terminal import shown
+from conformance.report.render.terminal import clean
 from conformance.runner.planning.named import DUMP
 from conformance.runner.processes.sessions import seconds_running
 from conformance.spec.records import RunInfo
@@ -35,14 +35,14 @@ def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
     """
 
     def line(words: str, style: str = "") -> None:
-        console.print(Text(f"    {shown(words)}", style=style), soft_wrap=True)
+        console.print(Text(f"    {clean(words)}", style=style), soft_wrap=True)
 
     symbol, style = _STYLES.get(checked.answer, ("!", "magenta"))
     file = Path(checked.file)
     alike = any(other.name == file.name for other in files if other != file)
     name = f"{file.parent.name}/{file.name}" if alike else file.name
     head = Text(f"{symbol} {name} on {checked.model}, {checked.backend}: ", style=style)
-    console.print(head.append(shown(checked.sentence), style="default"), soft_wrap=True)
+    console.print(head.append(clean(checked.sentence), style="default"), soft_wrap=True)
     for finding in checked.findings:
         if finding.words not in checked.sentence:
             line(finding.words)

@@ -29,10 +29,10 @@ def doctor(
     from conformance.runner.environments import own
 
     if not own.is_here():
-        if own.present(cache_folder(), engines.chosen()) is None:
+        if own.find_environment(cache_folder(), engines.read_engine()) is None:
             note(_NONE)
             raise typer.Exit(ExitCode.UNEXPECTED)
-        engines.needed()
+        engines.require_engine()
 
     from conformance.commands.doctor import diagnosis as examine
     from conformance.spec.inputs import manifest as manifests
@@ -41,11 +41,11 @@ def doctor(
     if on:
         from conformance.runner import cluster
 
-        address = cluster.parsed(on)
-        if (ended := cluster.apart()) is not None:
+        address = cluster.parse_address(on)
+        if (ended := cluster.fork()) is not None:
             raise typer.Exit(ended)
-        with cluster.connected(address) as joined:
-            findings = examine.of_cluster(joined.machines, declared.backends)
+        with cluster.connect(address) as joined:
+            findings = examine.diagnose_cluster(joined.machines, declared.backends)
     else:
         findings = examine.diagnose(declared, cache_folder(), deep=deep)
     examine.render(findings, out)

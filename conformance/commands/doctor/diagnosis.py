@@ -23,7 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.engines import ENGINES, FRONTS, preload
-from conformance.runner.cluster.machines import Machine, described, needs_of, nowhere, with_gpus
+from conformance.runner.cluster.machines import (
+    Machine,
+    describe_resources,
+    explain,
+    have_gpus,
+    needs_of,
+)
 from conformance.runner.processes import sessions
 from conformance.runner.processes.parallel import cores
 from conformance.spec.checkpoints import describe, locate
@@ -81,7 +87,7 @@ def diagnose(
 
     `deep` compares every checkpoint in the cache with its digest.
     """
-    versions = installed(PACKAGES + INTRUDERS)
+    versions = read_versions(PACKAGES + INTRUDERS)
     gpus = cuda_devices()
     wanted = {preload_of(backend) for backend in manifest.backends if not backend.environment}
     failures = imports(sorted(wanted))
@@ -105,7 +111,7 @@ def diagnose(
     )
 
 
-def of_cluster(
+def diagnose_cluster(
     machines: Sequence[Machine], backends: Sequence[Backend]
 ) -> tuple[DoctorFinding, ...]:
     """Return what each machine of a cluster has, and which of them can run each backend."""
@@ -113,7 +119,7 @@ def of_cluster(
         *(
             DoctorFinding(
                 f"machine {machine.name}",
-                machine.cannot or f"{described(machine.resources)}, {machine.device}",
+                machine.cannot or f"{describe_resources(machine.resources)}, {machine.device}",
                 remedy="docs/scale.md#what-a-machine-must-have" if machine.cannot else "",
             )
             for machine in machines
@@ -123,15 +129,15 @@ def of_cluster(
 
 
 def _somewhere(backend: Backend, machines: Sequence[Machine]) -> DoctorFinding:
-    wanted = needs_of(backend, 0, gpus=with_gpus(machines))
-    able = [machine.name for machine in machines if not nowhere(wanted, [machine], {})]
+    wanted = needs_of(backend, 0, gpus=have_gpus(machines))
+    able = [machine.name for machine in machines if not explain(wanted, [machine], {})]
     subject = f"backend {backend.id}"
     if able:
         return DoctorFinding(subject, f"can run on {', '.join(able)}")
-    return DoctorFinding(subject, nowhere(wanted, machines, {}), "a larger machine")
+    return DoctorFinding(subject, explain(wanted, machines, {}), "a larger machine")
 
 
-def installed(names: Sequence[str]) -> Mapping[str, str]:
+def read_versions(names: Sequence[str]) -> Mapping[str, str]:
     """Return the versions of those packages that are installed."""
     versions = {}
     for name in names:

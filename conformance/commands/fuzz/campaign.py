@@ -20,13 +20,13 @@ from conformance.commands.fuzz.causes import (
     Failure,
     ProgramDifference,
     cause_of,
+    describe_failure,
     differs,
-    explained_by,
-    failure,
+    find_operations,
+    find_reason,
     is_known_difference,
+    is_undetermined,
     kinds_of,
-    shown_by,
-    undetermined,
 )
 from conformance.commands.fuzz.shrinking import Shrinking, Stage, few_columns
 from conformance.errors import ConformanceError, ExitCode
@@ -65,7 +65,7 @@ ALIKE = 2
 LIMITS = TimeLimits(cell=40.0)
 
 
-def new(reports: Path) -> Path:
+def create_campaign(reports: Path) -> Path:
     """Create the folder of a campaign; `latest` points to it."""
     run = create_run(reports / "fuzz", datetime.now(UTC))
     point_latest(run)
@@ -318,9 +318,9 @@ class Campaign:
                 results[Cell(model, backend.id, program.name, batches.CASE).id]
                 for backend in trial.backends
             ]
-            unclear = [cell for cell in cells if undetermined(cell)]
+            unclear = [cell for cell in cells if is_undetermined(cell)]
             if trial.purpose is None and unclear:
-                self._update(undetermined=tally.added(self.state.undetermined, [model]))
+                self._update(undetermined=tally.add_counts(self.state.undetermined, [model]))
             failed = [
                 f"{cell.id}: {cell.reason}"
                 for cell in cells
@@ -328,7 +328,7 @@ class Campaign:
             ]
             self._update(harness=[*self.state.harness, *failed])
             failures = {
-                cell.backend: failure(cell, self._explained(batch, cell))
+                cell.backend: describe_failure(cell, self._explained(batch, cell))
                 for cell in cells
                 if differs(cell)
             }
@@ -344,7 +344,7 @@ class Campaign:
             self._go_on(number, results_of_trial)
         total = sum(self.state.drawn.values())
         if total > drawn_before:
-            self._update(draws=tally.added(self.state.draws, [model]))
+            self._update(draws=tally.add_counts(self.state.draws, [model]))
         self.tell(
             f"{self.seconds:.0f} s: {total} programs, {len(self.state.differences)} differences, "
             f"{len(self._in_work)} being made smaller"
@@ -354,10 +354,10 @@ class Campaign:
         state = self.state
         refused = [cell.reason for cell in cells if cell.verdict is Verdict.UNSUPPORTED]
         self._update(
-            drawn=tally.added(state.drawn, [model]),
-            verdicts=tally.added(state.verdicts, [str(cell.verdict) for cell in cells]),
-            covered=tally.added(state.covered, tally.places(program)),
-            refusals=tally.added(state.refusals, refused),
+            drawn=tally.add_counts(state.drawn, [model]),
+            verdicts=tally.add_counts(state.verdicts, [str(cell.verdict) for cell in cells]),
+            covered=tally.add_counts(state.covered, tally.places(program)),
+            refusals=tally.add_counts(state.refusals, refused),
         )
 
     def _replayed(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
@@ -389,7 +389,7 @@ class Campaign:
             device="cpu",
         )
         plain = Cell(cell.model, cell.backend, cell.scenario, cell.case)
-        return explained_by(self.known, cell, plain, where)
+        return find_reason(self.known, cell, plain, where)
 
     # --- what differs ---------------------------------------------------------
 
@@ -404,10 +404,10 @@ class Campaign:
         for difference in self.state.differences:
             if difference.model != model or not is_known_difference(failures, difference):
                 continue
-            operations = shown_by(difference, remaining)
+            operations = find_operations(difference, remaining)
             if operations is None:
                 continue
-            reduced = shrinking.without(remaining, operations)
+            reduced = shrinking.remove_operations(remaining, operations)
             if reduced == remaining or not reduced.operations:
                 self._again(difference.cause)
                 return
@@ -480,7 +480,7 @@ class Campaign:
             seconds=work.seconds,
         )
         self._find(difference)
-        for line in tally.described(difference):
+        for line in tally.describe_difference(difference):
             self.tell(line)
 
     def _find(self, difference: ProgramDifference) -> None:

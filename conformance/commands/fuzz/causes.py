@@ -11,7 +11,7 @@ from pydantic import Field
 
 from conformance.judge.cell.reference import BASELINE_RUNS_DIFFER
 from conformance.judge.expectations import Entry, KnownGaps
-from conformance.judge.expectations.assess import applying, explains
+from conformance.judge.expectations.assess import explains, find_applying
 from conformance.judge.expectations.conditions import Where, holds
 from conformance.judge.expectations.sizes import says_nothing
 from conformance.spec.programs import Do, ModelPart, Operation, Program, Tokens
@@ -73,7 +73,7 @@ class ProgramDifference:
     files: tuple[str, ...] = field(default=())
 
 
-def failure(cell: CellResult, known: str = "") -> Failure:
+def describe_failure(cell: CellResult, known: str = "") -> Failure:
     verdict = cell.verdict
     kind = "value" if verdict in _VALUES or verdict is Verdict.VACUOUS else str(verdict)
     if verdict is Verdict.ERROR:
@@ -97,7 +97,7 @@ def alike(words: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?|'[^']*'", "#", line)
 
 
-def undetermined(cell: CellResult) -> bool:
+def is_undetermined(cell: CellResult) -> bool:
     """Return whether the cell fails only on values that the baseline runs do not agree on. For
     example, a direction removed from itself leaves rounding error, which a norm then amplifies.
     """
@@ -146,7 +146,7 @@ def slug(cause: str) -> str:
     return f"{whose}_{plain or 'nothing'}_{digest(cause)[:6]}"
 
 
-def shown_by(difference: ProgramDifference, program: Program) -> set[int] | None:
+def find_operations(difference: ProgramDifference, program: Program) -> set[int] | None:
     """Return the operations of a program that show a difference; None if it lacks one."""
     known = {(op.do, op.part) for op in difference.program.operations}
     shown = {index: _shown(op) & known for index, op in enumerate(program.operations)}
@@ -197,13 +197,13 @@ def kinds_of(failures: Mapping[str, Failure]) -> dict[str, str]:
     return {column: failed.kind for column, failed in failures.items()}
 
 
-def explained_by(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) -> str:
+def find_reason(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) -> str:
     """Return the reason of the entry of known.yaml that expects this result of the cell, or "".
 
     An entry for other scenarios also applies if it matches the cell's message and names a cause or
     a part: programs do what scenarios do, and a gap has the same message in both.
     """
-    direct = {known.entries[index].reason for index in applying(known, plain, where)}
+    direct = {known.entries[index].reason for index in find_applying(known, plain, where)}
     for entry in known.entries:
         elsewhere = (
             not says_nothing(entry.says) and holds(entry.when, where) and _same_place(entry, plain)

@@ -62,10 +62,10 @@ def fuzz(
 
     Examples: `conformance fuzz -m llama --minutes 5 --seed 3`, `conformance fuzz --resume latest`.
     """
-    engines.needed()
+    engines.require_engine()
     from conformance.commands.fuzz import campaign, report, tally
     from conformance.commands.fuzz import corpus as corpora
-    from conformance.judge.expectations import expected
+    from conformance.judge.expectations import load_expectations
     from conformance.runner.planning import plan
     from conformance.runner.planning.selection import check_sources
     from conformance.spec.inputs import manifest as manifests
@@ -82,11 +82,11 @@ def fuzz(
             tuple(each.id for each in wanted if backend or each.default),
             *(seed, minutes, programs, batch, str(corpus), frozen),
         )
-        folder, state = campaign.new(reports), tally.CampaignState(request)
+        folder, state = campaign.create_campaign(reports), tally.CampaignState(request)
     models = plan.choose(whole.models, state.asked.models, "model")
     check_sources(models, whole, manifest)
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
-    gaps = expected(known)
+    gaps = load_expectations(known)
     running = campaign.Campaign(
         state, models, backends, folder=folder, known=gaps, cache=cache_folder(), tell=note
     )
@@ -104,7 +104,7 @@ def fuzz(
     if new:
         note(f"{len(new)} new differences are run once more, on every column")
         running.describe(
-            report.reported(
+            report.write_differences(
                 new,
                 models,
                 backends,

@@ -68,12 +68,12 @@ def draw(count: int, seed: int, shape: ModelShape) -> list[Program]:
     chance = Random(seed)  # noqa: S311 - not for secrets
     programs: dict[str, Program] = {}
     while len(programs) < count:
-        program = drawn(chance, shape)
+        program = draw_program(chance, shape)
         programs.setdefault(program.name, program)
     return list(programs.values())
 
 
-def drawn(chance: Random, shape: ModelShape) -> Program:
+def draw_program(chance: Random, shape: ModelShape) -> Program:
     """Return one valid program for a model of this shape."""
     prompts = chance.choice(COUNTS)
     program = Program(

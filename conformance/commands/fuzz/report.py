@@ -18,7 +18,7 @@ from conformance.runner.scheduling import Event, TimeLimits
 from conformance.spec.records import Backend, Cell, Model, Precision, Results, Thresholds
 
 
-def reported(
+def write_differences(
     differences: Sequence[ProgramDifference],
     models: Sequence[Model],
     backends: Sequence[Backend],
@@ -80,10 +80,10 @@ def _files(
     cell = next((cell for cell in results.cells if cell.id in failing and cell.verdict.fails), None)
     if cell is None:
         return files
-    shared = script.shareable(cell)
+    shared = script.hide_folders(cell)
     column = next(column for column in batch.columns if column.id == cell.backend)
     try:
-        recorded = script.recorded(results, shared, batch.model, column)
+        recorded = script.collect_facts(results, shared, batch.model, column)
     except ConformanceError:  # an engine that is not part of this project
         return files
     path = folder / f"repro_{slug(difference.cause)}.py"

@@ -63,9 +63,9 @@ class Shrinking:
     def candidates(self) -> list[Program]:
         """Return the programs to try next, and remember them until `take` receives the results."""
         if self.stage is Stage.FEW:
-            self.tried = few(self.program)
+            self.tried = keep_few(self.program)
         elif self.stage is Stage.SIMPLER:
-            self.tried = simpler(self.program)
+            self.tried = simplify(self.program)
         else:
             self.tried = [self.program]
         fatal = any(failure.kind != "value" for failure in self.failures.values())
@@ -85,7 +85,7 @@ class Shrinking:
             if self.stage is Stage.WHOLE or not self.failures:
                 self.stage = Stage.DONE
             else:
-                self.stage = Stage.FEW if few(self.program) else Stage.SIMPLER
+                self.stage = Stage.FEW if keep_few(self.program) else Stage.SIMPLER
             return
         alike = [
             program
@@ -96,7 +96,7 @@ class Shrinking:
             self.program = min(alike, key=size)
             self.failures = dict(results[self.program.name])
         over = not alike and self.stage is Stage.SIMPLER
-        is_least = over or self.rounds >= ROUNDS or not simpler(self.program)
+        is_least = over or self.rounds >= ROUNDS or not simplify(self.program)
         self.stage = Stage.WHOLE if is_least else Stage.SIMPLER
 
 
@@ -136,16 +136,16 @@ def _detail(operation: Operation) -> int:
     )
 
 
-def few(program: Program) -> list[Program]:
+def keep_few(program: Program) -> list[Program]:
     """Return the program with none, each one, each two, and all but one of its operations."""
     every = range(len(program.operations))
     subsets = [set(subset) for count in (0, 1, 2) for subset in combinations(every, count)]
     subsets += [set(every) - {index} for index in every]
-    programs = [keeping(program, subset) for subset in subsets]
+    programs = [keep_operations(program, subset) for subset in subsets]
     return _distinct([*programs, *_plain_ones(programs)], program)
 
 
-def simpler(program: Program) -> list[Program]:
+def simplify(program: Program) -> list[Program]:
     """Return programs that are simpler in one respect, or in several."""
     return _distinct(
         (_tidied(candidate) for candidate in [*_simpler(program), *_plain_ones([program])]), program
@@ -173,7 +173,7 @@ def _plain_ones(programs: Iterable[Program]) -> Iterator[Program]:
             for prompt in reversed(range(2, len(plain.prompts))):
                 plain = without_prompt(plain, prompt)
             yield plain
-            yield alone(plain)
+            yield keep_one_prompt(plain)
 
 
 def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:
@@ -187,12 +187,12 @@ def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:
 
 def _simpler(program: Program) -> Iterator[Program]:
     operations = program.operations
-    yield alone(program)
+    yield keep_one_prompt(program)
     for index in range(len(operations)):
-        yield keeping(program, set(range(len(operations))) - {index})
+        yield keep_operations(program, set(range(len(operations))) - {index})
     for prompt in range(len(program.prompts)):
         yield without_prompt(program, prompt)
-        yield alone(program, prompt)
+        yield keep_one_prompt(program, prompt)
     if program.traces:
         yield replace(program, traces=())
     used = max((op.step for op in operations if op.step is not None), default=0) + 1
@@ -221,7 +221,7 @@ def _plainer(operation: Operation) -> Iterator[Operation]:
         yield replace(operation, do=Do.READ, value=None, amount=1.0, seed=0)
 
 
-def keeping(program: Program, kept: set[int]) -> Program:
+def keep_operations(program: Program, kept: set[int]) -> Program:
     """Return the program with only these operations and those whose values they take."""
     indices = set(kept)
     while (
@@ -242,7 +242,7 @@ def keeping(program: Program, kept: set[int]) -> Program:
     )
 
 
-def without(program: Program, removed: set[int]) -> Program:
+def remove_operations(program: Program, removed: set[int]) -> Program:
     """Return the program without these operations and without those that take their values."""
     dropped = set(removed)
     while more := {
@@ -251,7 +251,7 @@ def without(program: Program, removed: set[int]) -> Program:
         if op.value in dropped and index not in dropped
     }:
         dropped |= more
-    return keeping(program, set(range(len(program.operations))) - dropped)
+    return keep_operations(program, set(range(len(program.operations))) - dropped)
 
 
 def without_prompt(program: Program, dropped: int) -> Program:
@@ -259,7 +259,7 @@ def without_prompt(program: Program, dropped: int) -> Program:
     if len(program.prompts) == 1:
         return program
     own = {index for index, op in enumerate(program.operations) if op.prompt == dropped}
-    smaller = without(program, own)
+    smaller = remove_operations(program, own)
 
     new = {p: p - (p > dropped) for p in range(len(program.prompts))}
     groups = tuple(tuple(new[p] for p in group if p != dropped) for group in program.groups)
@@ -274,7 +274,7 @@ def without_prompt(program: Program, dropped: int) -> Program:
     )
 
 
-def alone(program: Program, kept_prompt: int = 0) -> Program:
+def keep_one_prompt(program: Program, kept_prompt: int = 0) -> Program:
     """Return the program with one prompt and one step."""
     for prompt in reversed(range(len(program.prompts))):
         if prompt != kept_prompt:
@@ -288,7 +288,7 @@ def _with_steps(program: Program, steps: int) -> Program:
         for index, op in enumerate(program.operations)
         if op.step is not None and op.step >= steps
     }
-    smaller = without(program, late)
+    smaller = remove_operations(program, late)
     fewer = tuple(replace(op, step=None if steps == 1 else op.step) for op in smaller.operations)
     return replace(smaller, operations=fewer, steps=steps)
 

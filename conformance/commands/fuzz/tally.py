@@ -74,7 +74,7 @@ def places(program: Program) -> Iterable[str]:
     return (f"{op.do} at {op.part}" for op in program.operations)
 
 
-def added(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
+def add_counts(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
     return dict(Counter(counts) + Counter(more))
 
 
@@ -97,7 +97,7 @@ def summary(state: CampaignState) -> Iterator[str]:
     for name in state.changed:
         yield f"the corpus' {name}"
     for difference in state.differences:
-        yield from described(difference)
+        yield from describe_difference(difference)
     if unclear := sum(state.undetermined.values()):
         yield (
             f"{unclear} programs have a value that baseline runs do not agree on, as where a norm "
@@ -123,7 +123,7 @@ def _too_many_undetermined(state: CampaignState) -> bool:
     return sum(state.undetermined.values()) > few
 
 
-def described(difference: ProgramDifference) -> Iterator[str]:
+def describe_difference(difference: ProgramDifference) -> Iterator[str]:
     """Describe a difference in a few lines."""
     standing = f"known ({difference.explained})" if difference.explained else "NEW"
     where = ", ".join(f"{f.backend} {f.verdict}" for f in difference.failures)

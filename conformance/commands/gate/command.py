@@ -50,16 +50,16 @@ def gate(
     """
     rounds = (0 if name else 2) if repeats is None else repeats
     if rounds or not name:
-        engines.needed()
+        engines.require_engine()
 
     from conformance.commands import gate as gates
-    from conformance.judge.expectations import expected
+    from conformance.judge.expectations import load_expectations
     from conformance.judge.expectations.entries import refuse_unmatched
     from conformance.report import render
     from conformance.report.progress import Progress
     from conformance.runner.planning.trust import of_plan
 
-    known = expected(expectations)
+    known = load_expectations(expectations)
     every = selection.every_cell(choice.manifest, choice.scenarios)
     if name:
         folder = selecting.open_run(reports, name)
@@ -68,7 +68,7 @@ def gate(
     else:
         refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)
-        selecting.executed(folder, choice.scenarios, running, known=known)
+        selecting.execute_run(folder, choice.scenarios, running, known=known)
     check = partial(gates.check, folder, known, every, selecting.today(), strict=strict)
     if rounds:
         from conformance.commands.gate.repeat import repeat
@@ -108,10 +108,10 @@ def update_known(
 
     Exits 1 when an edit is proposed and not written.
     """
-    from conformance.judge.expectations import difference, expected, update
+    from conformance.judge.expectations import difference, load_expectations, update
     from conformance.runner.store.files import write_text
 
-    known = expected(expectations)
+    known = load_expectations(expectations)
     every = selection.every_cell(manifest, scenarios)
     text = expectations.read_text("utf-8") if expectations.is_file() else "known: []\n"
     results = selecting.open_run(reports, name).results()

@@ -15,8 +15,8 @@ from conformance.judge.expectations import (
     KnownGaps,
     Standing,
     assess,
+    assess_entries,
     conclusion_of,
-    standing,
     where_of,
     with_findings,
 )
@@ -72,14 +72,14 @@ def decide(
         results=with_findings(results, known, assessed, today),
         known=known,
         assessed=assessed,
-        standings=standing(assessed, known, today, selection=results.selection),
+        standings=assess_entries(assessed, known, today, selection=results.selection),
         strict=strict,
         notes=tuple(notes),
         counts=Counter(result.finding for result in assessed),
     )
 
 
-def to_repeat(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
+def select_repeats(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
     """Return the unexpected results that may be chance."""
     return tuple(result for result in assessed if result.finding in _DOUBTFUL)
 
@@ -167,7 +167,7 @@ def check(
     refuse_incomplete(results, plan)
     refuse_unmatched(known, {*cells, *plan.cells})
     assessed = assess(results, known, today)
-    doubtful = to_repeat(assessed)
+    doubtful = select_repeats(assessed)
     notes: list[str] = []
     if repeat is not None and len(doubtful) > MOST_REPEATED:
         notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError, ExitCode
-from conformance.judge.runs.attributing import one_stage
+from conformance.judge.runs.attributing import find_one_stage
 from conformance.runner.scheduling import Event, TimeLimits
 from conformance.runner.store import RunFolder, RunPlan
 from conformance.spec.records import Cell, Results
@@ -34,8 +34,8 @@ def repeat(
     plan = run.plan()
     repeats: list[Results] = []
     for number in range(rounds):
-        wanted = alone(plan, cells) if number == 0 else in_company(plan, cells)
-        finished = execution.once_more(
+        wanted = select_needed(plan, cells) if number == 0 else select_groups(plan, cells)
+        finished = execution.start_again(
             run.path / "repeats",
             replace(plan, cells=wanted),
             scenarios,
@@ -54,9 +54,9 @@ def repeat(
     return tuple(repeats)
 
 
-def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
+def select_needed(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     """Return these cells in the plan's order, with the cells that their verdicts refer to."""
-    single = {column.id: one_stage(column, plan.columns) for column in plan.columns}
+    single = {column.id: find_one_stage(column, plan.columns) for column in plan.columns}
     wanted = set(cells)
     for cell in cells:
         if column := single[cell.backend]:
@@ -64,7 +64,9 @@ def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     return tuple(cell for cell in plan.cells if cell in wanted)
 
 
-def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
+def select_groups(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     """Return every planned cell of the groups that contain these cells."""
     groups = {(cell.model, cell.backend) for cell in cells}
-    return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
+    return select_needed(
+        plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups]
+    )

@@ -51,7 +51,7 @@ def repro(
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
-    engines.needed()
+    engines.require_engine()
     from conformance.commands.repro import issue as issues
     from conformance.commands.repro import script
     from conformance.report import terminal_text
@@ -73,10 +73,10 @@ def repro(
             for data, path in answer.beside().items():
                 _beside(path, output / data)
         return
-    result = script.shareable(terminal_text.find(results, cell))
+    result = script.hide_folders(terminal_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
-    recorded = script.recorded(results, result, model, column)
+    recorded = script.collect_facts(results, result, model, column)
     known(Executed((recorded.model,), tuple(recorded.columns)))
     path = output / script.script_name(result)
     text = script.text(result, recorded, scenario, file=path.name)

@@ -28,7 +28,7 @@ from conformance.judge.runs.run import judge_models
 from conformance.runner import scheduling as runner
 from conformance.runner.planning.jobs import REFERENCE, planned_jobs
 from conformance.runner.scheduling import Event, GroupStarted, WorkerDied
-from conformance.runner.store import RunPlan, create_run, installed, installed_in
+from conformance.runner.store import RunPlan, ask_versions, create_run, read_versions
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import (
     Cell,
@@ -104,9 +104,9 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
     parser.add_argument("--checkpoint", type=Path, help="a folder with the model's weights")
     parser.add_argument("--python", type=Path, help="the interpreter that runs the engine")
     options = parser.parse_args(arguments)
-    recorded = placed(script.recorded, options.checkpoint, options.python)
+    recorded = replace_paths(script.recorded, options.checkpoint, options.python)
     with tempfile.TemporaryDirectory(prefix="conformance-repro-") as temporary:
-        result, digest = gathered(replace(script, recorded=recorded), Path(temporary))
+        result, digest = run_script(replace(script, recorded=recorded), Path(temporary))
     if not digest:
         _say(f"NOT RUN: the reference could not be computed: {result.reason}")
         return 2
@@ -135,7 +135,7 @@ def read(file: Path) -> ParsedScript:
     return ParsedScript(recorded, scenario, folder, beside)
 
 
-def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
+def replace_paths(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
     """Return the recorded data with the user's weights and interpreter, if given.
 
     Raises ConformanceError if this machine lacks the device or the interpreter.
@@ -165,7 +165,7 @@ def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> 
     return replace(recorded, columns=columns, model=replace(recorded.model, sources=(source,)))
 
 
-def gathered(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
+def run_script(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
     """Return the judged cell and the digest of the weights, "" if the reference failed. Everything
     is computed anew, in `folder`.
 
@@ -173,7 +173,7 @@ def gathered(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
     gathering was interrupted.
     """
     recorded = script.recorded
-    scenarios = unpacked(script, folder)
+    scenarios = write_scenario(script, folder)
     known = discover(scenarios)
     cells = tuple(replace(recorded.cell, backend=column.id) for column in recorded.columns)
     run = create_run(folder / "reports", datetime.now(UTC))
@@ -210,7 +210,7 @@ def gathered(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
     return judged[recorded.cell.id], digest
 
 
-def unpacked(script: ParsedScript, folder: Path) -> Path:
+def write_scenario(script: ParsedScript, folder: Path) -> Path:
     """Write the scenario's file and its modules below this folder. Return their folder."""
     scenarios = folder / Path(script.folder).name
     scenarios.mkdir()
@@ -235,7 +235,7 @@ def _tell(event: Event) -> None:
 def _changes(recorded: Recorded, digest: str) -> None:
     """Report what differs from the state in which the cell was recorded."""
     python = recorded.columns[0].interpreter
-    now = installed_in(Path(python)) if python else installed()
+    now = ask_versions(Path(python)) if python else read_versions()
     for name, was in recorded.versions.items():
         if now.get(name) != was:
             _say(f"{name} is {now.get(name, 'not installed')}, was {was}")

@@ -22,7 +22,7 @@ from conformance.commands.check.gather import Asked
 from conformance.commands.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
-from conformance.judge.runs.attributing import one_stage
+from conformance.judge.runs.attributing import find_one_stage
 from conformance.runner.planning.named import local_folder
 from conformance.runner.planning.trust import Executed
 from conformance.runner.store import RunFolder
@@ -59,7 +59,7 @@ def script_name(cell: CellResult) -> str:
     return f"repro_{name[:_NAME_LENGTH]}.py"
 
 
-def shareable(cell: CellResult) -> CellResult:
+def hide_folders(cell: CellResult) -> CellResult:
     """Return the cell without local folder paths, for readers upstream."""
     return replace(
         cell,
@@ -74,7 +74,7 @@ def _without_folders(words: str) -> str:
     return re.sub(r'"/[^"\n]*/([^"/\n]+\.py")', r'".../\1', known)
 
 
-def recorded(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:
+def collect_facts(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:
     """Return what the script must know about the run.
 
     Raises ConformanceError for a cell that was not run, or was run on an engine from elsewhere.
@@ -89,7 +89,7 @@ def recorded(results: Results, cell: CellResult, model: Model, column: Column) -
         raise ConformanceError(f"{cell.id} was not run: {cell.reason}", remedy=cell.command)
     groups = {(group.model, group.backend): group for group in results.groups}
     group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
-    single = one_stage(column, results.columns)
+    single = find_one_stage(column, results.columns)
     info = next((info for info in results.models if info.id == model.id), None)
     return Recorded(
         run=results.run.id,

@@ -75,15 +75,15 @@ def selftest(
         )
     if again and resume:
         raise ConformanceError("--again observes nothing, --resume does", remedy="give one of them")
-    engines.needed()
+    engines.require_engine()
     from conformance.commands.selftest import execution
     from conformance.commands.selftest.show import Lines, show_controls
     from conformance.commands.selftest.show import show as show_table
-    from conformance.judge.expectations import expected
+    from conformance.judge.expectations import load_expectations
     from conformance.spec.inputs import manifest as manifests
 
     known = manifests.load(manifest)
-    gaps = expected().entries
+    gaps = load_expectations().entries
     models = model or list(execution.default_models(quick=quick))
     backends = plan.choose(known.backends, backend, "backend")
     request = execution.SelfTestRequest(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VARIABLE = "CONFORMANCE_ENGINE"
 
 
-def chosen() -> str:
+def read_engine() -> str:
     """Return `here`, `cpu`, `gpu`, requirements, or "" to choose by the machine."""
     return os.environ.get(VARIABLE) or project.here().engine
 
@@ -29,10 +29,10 @@ def is_here() -> bool:
     """Return whether commands use this interpreter."""
     from conformance.runner.environments import own
 
-    return chosen() == own.HERE or (not chosen() and own.is_here())
+    return read_engine() == own.HERE or (not read_engine() and own.is_here())
 
 
-def needed() -> None:
+def require_engine() -> None:
     """Return if this interpreter has torch, transformers and nnsight. Otherwise run the same
     command in the engine environment, which is built if necessary.
 
@@ -42,7 +42,7 @@ def needed() -> None:
 
     if is_here():
         return
-    environment = had(chosen())
+    environment = obtain_engine(read_engine())
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [str(environment.python), "-P", "-m", "conformance", *sys.argv[1:]]
@@ -51,19 +51,19 @@ def needed() -> None:
     os.execve(arguments[0], arguments, variables)  # noqa: S606 - a list, and no shell
 
 
-def had(wanted: str) -> InstalledEnvironment:
+def obtain_engine(wanted: str) -> InstalledEnvironment:
     """Return the engine environment. If it must be built, which takes minutes, print a line."""
     from conformance.runner.environments import Untestable, own
 
     cache = cache_folder()
-    environment = own.present(cache, wanted)
+    environment = own.find_environment(cache, wanted)
     if environment is not None:
         return environment
-    spec = own.wanted(wanted)
+    spec = own.choose(wanted)
     note(f"first use: building the engine environment ({spec})")
     with show_activity("engine environment") as show:
         try:
-            made = own.had(cache, wanted, on_line=show)
+            made = own.obtain_environment(cache, wanted, on_line=show)
         except Untestable as cannot:
             sys.stderr.write(f"{cannot.log}\n" if cannot.log else "")
             raise ConformanceError(
@@ -94,8 +94,8 @@ def show_version(wanted: bool) -> None:
 
     where = "here"
     versions = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
-    if chosen() != own.HERE and not own.is_here():
-        made = own.present(cache_folder(), chosen())
+    if read_engine() != own.HERE and not own.is_here():
+        made = own.find_environment(cache_folder(), read_engine())
         where, versions = "engine environment", dict(made.versions) if made else {}
     shown = [f"{name} {versions[name]}" for name in _ENGINES if name in versions]
     none = "no engine yet: conformance env engine"

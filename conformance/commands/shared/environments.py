@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from conformance.runner.environments import InstalledEnvironment, Spec, Untestable
 
 
-def had(spec: Spec, keep: Collection[str] = ()) -> InstalledEnvironment | Untestable:
+def obtain_environment(spec: Spec, keep: Collection[str] = ()) -> InstalledEnvironment | Untestable:
     """Return the environment, or why it cannot be built, and print which.
 
     Raises EnginesMoved if it changes a package of `keep` that nobody named.

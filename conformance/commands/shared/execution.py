@@ -19,7 +19,7 @@ import torch
 
 from conformance.commands.shared.live_judging import LiveJudging
 from conformance.judge import runs as judging_runs
-from conformance.judge.expectations import KnownGaps, concluded, marked
+from conformance.judge.expectations import KnownGaps, add_exit_code, mark_findings
 from conformance.judge.runs import reduce_judged
 from conformance.report import html, table_files
 from conformance.report.diff import changes_since_last
@@ -31,12 +31,12 @@ from conformance.runner.store import (
     ObservationCache,
     RunFolder,
     RunPlan,
+    ask_versions,
     create_run,
     gathered_in,
-    installed,
-    installed_in,
     keeping,
     point_latest,
+    read_versions,
 )
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.records import (
@@ -234,13 +234,13 @@ def _have_versions_changed(run: RunFolder, plan: RunPlan, model: str) -> bool:
     pythons = {column.id: launch(column).python for column in plan.columns if not column.untestable}
     groups = [run.group(model, folder) for name, folder in run.groups() if name == model]
     return any(
-        dict(group.versions) != dict(installed_in(pythons.get(group.backend, Path(sys.executable))))
+        dict(group.versions) != dict(ask_versions(pythons.get(group.backend, Path(sys.executable))))
         for group in groups
         if group is not None and group.versions
     )
 
 
-def once_more(
+def start_again(
     reports: Path,
     plan: RunPlan,
     scenarios: Mapping[str, Scenario],
@@ -304,8 +304,8 @@ def judge(
         run, scenarios, thresholds, info=info_of(run), environment=machine, before=before
     )
     if known is not None:
-        results = marked(results, known, datetime.now(UTC).date())
-    return concluded(results, strict_numerics=strict_numerics)
+        results = mark_findings(results, known, datetime.now(UTC).date())
+    return add_exit_code(results, strict_numerics=strict_numerics)
 
 
 def publish(run: RunFolder, results: Results) -> Path:
@@ -346,6 +346,6 @@ def environment(thresholds: Thresholds) -> Environment:
         device="cuda" if torch.cuda.is_available() else "cpu",
         devices=tuple(torch.cuda.get_device_name(index) for index in gpus) or (machine.device(),),
         settings=machine.arithmetic(),
-        versions=installed(),
+        versions=read_versions(),
         thresholds=thresholds,
     )

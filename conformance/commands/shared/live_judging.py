@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from conformance.judge.expectations import KnownGaps, conclude, marked
+from conformance.judge.expectations import KnownGaps, conclude, mark_findings
 from conformance.judge.expectations.assess import Standing
 from conformance.judge.runs import judge_model, reduce_judged, results_of
 from conformance.report import html
@@ -161,7 +161,7 @@ def _judge(model_id: str) -> _Judged:
         plan.only_float32(),
     )
     judge.judged |= results
-    told = unfinished(judge, results).cells
+    told = make_results(judge, results).cells
     if plan.keep == "failing":
         by_id = {cell.id: cell for cell in told}
         reduce_judged(judge.run, model, plan.columns, by_id, plan.thresholds)
@@ -169,13 +169,13 @@ def _judge(model_id: str) -> _Judged:
     page = None
     if time.monotonic() >= judge.page_due:
         began = time.monotonic()
-        page = html.write(unfinished(judge, judge.judged), judge.run.path)
+        page = html.write(make_results(judge, judge.judged), judge.run.path)
         ended = time.monotonic()
         judge.page_due = ended + (ended - began) / _PAGE_SHARE
     return results, f"{model_id}: {about.headline}", page
 
 
-def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
+def make_results(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
     """Return the judged cells as results of a run that planned more cells."""
     plan = judge.plan
     info = RunInfo(
@@ -192,7 +192,7 @@ def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
     results = replace(results, footer=replace(results.footer, planned=len(plan.cells)))
     if judge.known is None:
         return results
-    results = marked(results, judge.known, datetime.now(UTC).date())
+    results = mark_findings(results, judge.known, datetime.now(UTC).date())
     # Whether an entry is unneeded is known only at the end.
     unneeded = {Standing.STALE, Standing.REDUNDANT}
     gaps = (

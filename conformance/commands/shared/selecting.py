@@ -39,10 +39,10 @@ def today() -> date:
 def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
     """Create a run's folder with the plan that the options request, building its environments."""
     from conformance.commands.shared import execution
-    from conformance.commands.shared.environments import had
+    from conformance.commands.shared.environments import obtain_environment
     from conformance.runner.planning import trust
 
-    selected = select(choice, had)
+    selected = select(choice, obtain_environment)
     trust.note(cache_folder(), trust.Executed(selected.models))
     return execution.begin(
         reports,
@@ -59,7 +59,7 @@ def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
     )
 
 
-def executed(
+def execute_run(
     folder: RunFolder,
     scenarios: Places,
     running: RunOptions,
@@ -71,11 +71,11 @@ def executed(
     known.yaml. Runs locally unless `allocate` is given.
     """
     from conformance.commands.shared import execution
-    from conformance.judge.expectations import expected
+    from conformance.judge.expectations import load_expectations
     from conformance.report.progress import Progress
 
     plan = folder.plan()
-    known = expected() if known is None else known
+    known = load_expectations() if known is None else known
     nowhere = {column.id for column in plan.columns if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
     only = plan.only_float32()
@@ -108,15 +108,15 @@ def join_cluster(on: str, running: RunOptions) -> Iterator[Allocate | None]:
     if not on:
         yield None
         return
-    from conformance.report.render.terminal import shown
+    from conformance.report.render.terminal import clean
     from conformance.runner import cluster
 
-    address = cluster.parsed(on)
-    if (ended := cluster.apart()) is not None:
+    address = cluster.parse_address(on)
+    if (ended := cluster.fork()) is not None:
         raise typer.Exit(ended)
-    with cluster.connected(address) as joined:
+    with cluster.connect(address) as joined:
         for machine in joined.machines:
-            note(shown(f"{machine.name}: {machine.cannot or machine.device}"))
+            note(clean(f"{machine.name}: {machine.cannot or machine.device}"))
         yield joined.allocate(running.limits, most=running.jobs)
 
 
@@ -177,7 +177,7 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
 
-def found_with(run: RunFolder, reports: Path) -> list[str]:
+def list_find_options(run: RunFolder, reports: Path) -> list[str]:
     """Return the options with which a command in this folder finds this run by its name. It was
     found in `reports`, or among the checks.
     """
@@ -187,7 +187,7 @@ def found_with(run: RunFolder, reports: Path) -> list[str]:
     return ["--reports", str(reports)]
 
 
-def elsewhere(check: Path) -> str:
+def find_start_folder(check: Path) -> str:
     """Return the folder that a check was started in, or "" if it is the current one or unknown."""
     from conformance.runner.store import CHECK
 
@@ -214,7 +214,7 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
         and all((path / name).is_file() for name in (CHECK, "results.json"))
     ]
     ended.sort(key=lambda run: run.id, reverse=True)
-    here = [run for run in ended if not elsewhere(run.path)]
+    here = [run for run in ended if not find_start_folder(run.path)]
     run = _with_cell(here, cell) or _with_cell(ended, cell)
     if run is None:
         cases = few((one.case for each in here or ended for one in _planned(each)), _NAMED)

@@ -1,13 +1,13 @@
 """Expected failures: the entries of known.yaml, and how a run compares with them."""
 
-from conformance.judge.expectations.assess import Assessed, Standing, assess, standing
+from conformance.judge.expectations.assess import Assessed, Standing, assess, assess_entries
 from conformance.judge.expectations.conclusion import (
     Conclusion,
+    add_exit_code,
     conclude,
-    concluded,
     conclusion_of,
     finding_of,
-    marked,
+    mark_findings,
     with_findings,
 )
 from conformance.judge.expectations.conditions import Conditions, Where, where_of
@@ -15,10 +15,10 @@ from conformance.judge.expectations.entries import (
     Entry,
     KnownGaps,
     Match,
-    expected,
-    inherited,
+    find_unmatched,
     load,
-    matching_nothing,
+    load_expectations,
+    load_inherited,
 )
 from conformance.judge.expectations.update import Update, difference, update
 from conformance.spec.records import Finding
@@ -34,18 +34,18 @@ __all__ = [
     "Standing",
     "Update",
     "Where",
+    "add_exit_code",
     "assess",
+    "assess_entries",
     "conclude",
-    "concluded",
     "conclusion_of",
     "difference",
-    "expected",
+    "find_unmatched",
     "finding_of",
-    "inherited",
     "load",
-    "marked",
-    "matching_nothing",
-    "standing",
+    "load_expectations",
+    "load_inherited",
+    "mark_findings",
     "update",
     "where_of",
     "with_findings",

@@ -116,7 +116,7 @@ def _answered(
     known: KnownGaps, plain: Cell, cell: CellResult, places: Mapping[tuple[str, str], Where]
 ) -> tuple[int, ...]:
     """Return the entries that apply to a cell, without bf16 entries if it ran in float32 only."""
-    applicable = applying(known, plain, places[cell.model, cell.backend])
+    applicable = find_applying(known, plain, places[cell.model, cell.backend])
     if cell.numerics is not None or cell.meaning is None:
         return applicable
     entries = known.entries
@@ -128,7 +128,7 @@ def _answered(
     )
 
 
-def applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
+def find_applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
     """Return the entries that match a backend's cell and whose conditions are met."""
     return tuple(
         index
@@ -137,7 +137,7 @@ def applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
     )
 
 
-def standing(
+def assess_entries(
     assessed: Sequence[Assessed],
     known: KnownGaps,
     today: dt.date,

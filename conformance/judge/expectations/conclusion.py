@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from conformance.errors import ExitCode
-from conformance.judge.expectations.assess import Assessed, Standing, assess, standing
+from conformance.judge.expectations.assess import Assessed, Standing, assess, assess_entries
 from conformance.judge.expectations.conditions import listed
 from conformance.judge.expectations.entries import KnownGaps
 from conformance.spec.records import NEUTRAL, CellResult, Finding, Gap, Results, Verdict, record
@@ -185,7 +185,7 @@ def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
     )
 
 
-def concluded(results: Results, *, strict_numerics: bool = False) -> Results:
+def add_exit_code(results: Results, *, strict_numerics: bool = False) -> Results:
     """Return the run with the exit code that follows from its cells and gaps."""
     strict = replace(results, footer=replace(results.footer, strict_numerics=strict_numerics))
     code = conclusion_of(strict).exit_code
@@ -200,7 +200,7 @@ def _is(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def marked(results: Results, known: KnownGaps, today: dt.date) -> Results:
+def mark_findings(results: Results, known: KnownGaps, today: dt.date) -> Results:
     """Return the run with each cell's finding, the gaps that matter, and the exit code."""
     return with_findings(results, known, assess(results, known, today), today)
 
@@ -209,7 +209,7 @@ def with_findings(
     results: Results, known: KnownGaps, assessed: Sequence[Assessed], today: dt.date
 ) -> Results:
     """Like `marked`, for cells that are already assessed, perhaps settled by repetitions."""
-    standings = standing(assessed, known, today, selection=results.selection)
+    standings = assess_entries(assessed, known, today, selection=results.selection)
     gaps: dict[tuple[str, str], Gap] = {}
     for index, entry in enumerate(known.entries):
         key = (entry.reason, entry.link)
@@ -251,7 +251,7 @@ def with_findings(
         for result in assessed
     )
     run = replace(results, cells=cells, gaps=tuple(here.values()))
-    return concluded(run, strict_numerics=results.footer.strict_numerics)
+    return add_exit_code(run, strict_numerics=results.footer.strict_numerics)
 
 
 def _rank(name: str) -> int:

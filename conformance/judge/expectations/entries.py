@@ -154,18 +154,18 @@ def load(path: Path) -> KnownGaps:
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
-    inherited_entries = inherited().entries if document.extends else ()
+    inherited_entries = load_inherited().entries if document.extends else ()
     return KnownGaps((*entries, *inherited_entries), lines, path, len(inherited_entries))
 
 
-def inherited() -> KnownGaps:
+def load_inherited() -> KnownGaps:
     """Return the built-in entries for another project, where a passing cell contradicts none."""
     built_in = load(packaged.path("known.yaml")).entries
     entries = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
     return KnownGaps(entries, inherited=len(entries))
 
 
-def expected(path: Path | None = None) -> KnownGaps:
+def load_expectations(path: Path | None = None) -> KnownGaps:
     """Load the expectations, by default the project's, or else the built-in gaps.
 
     These match causes, which a user's model may share.
@@ -173,10 +173,10 @@ def expected(path: Path | None = None) -> KnownGaps:
     usual = project.here().known
     path = usual if path is None else path
     absent = path == usual and not path.exists()
-    return inherited() if absent else load(path)
+    return load_inherited() if absent else load(path)
 
 
-def matching_nothing(known: KnownGaps, cells: Collection[Cell]) -> tuple[int, ...]:
+def find_unmatched(known: KnownGaps, cells: Collection[Cell]) -> tuple[int, ...]:
     """Return the entries that match none of these cells: misspelt or forgotten ones."""
     return tuple(
         index for index, entry in enumerate(known.own) if not any(cell in entry for cell in cells)
@@ -185,7 +185,7 @@ def matching_nothing(known: KnownGaps, cells: Collection[Cell]) -> tuple[int, ..
 
 def refuse_unmatched(known: KnownGaps, cells: Collection[Cell]) -> None:
     """Raise ConformanceError with the line if an entry matches no possible cell."""
-    for index in matching_nothing(known, cells):
+    for index in find_unmatched(known, cells):
         raise ConformanceError(
             f"this entry matches no cell: {describe(known.entries[index])}",
             path=known.path,

@@ -17,7 +17,7 @@ _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSI
 Alone = Callable[[CellResult], Mapping[str, CellResult]]
 
 
-def attributed(
+def attribute_failures(
     cells: Mapping[str, CellResult],
     columns: Sequence[Column],
     alone: Alone,
@@ -38,7 +38,7 @@ def attributed(
         if column.engine in LIBRARIES:
             results[cell.id] = replace(cell, attribution=_of_library(cell))
             continue
-        single_stage = one_stage(column, columns)
+        single_stage = find_one_stage(column, columns)
         plain = plain_of(alone(cell))
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))
@@ -61,7 +61,7 @@ def _of_library(cell: CellResult) -> Attribution:
     return Attribution(Side.UNDECIDED, "the library, or how this project's adapter calls it")
 
 
-def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
+def find_one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
     """Return the one-stage column that differs from this one in nothing else."""
     if column.pipeline == 1:
         return None

@@ -16,7 +16,7 @@ from conformance.judge.cell.judge_cell import Judgement, compare_exact, judge_ce
 from conformance.judge.cell.measures.draws import Draws
 from conformance.judge.cell.measures.relations import BITWISE, compare_environments, same_bits
 from conformance.judge.cell.reference import REFERENCE_RUN
-from conformance.judge.runs.attributing import one_stage
+from conformance.judge.runs.attributing import find_one_stage
 from conformance.judge.runs.reference_reader import (
     CaseReference,
     ReferenceReader,
@@ -304,7 +304,7 @@ class Columns:
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
         """Check that, on a CPU, several pipeline stages are bitwise equal to one stage."""
-        single_stage = one_stage(self.columns[backend], tuple(self.columns.values()))
+        single_stage = find_one_stage(self.columns[backend], tuple(self.columns.values()))
         group = self._group(backend, precision)
         on_cpu = group is not None and group.identity.get("device") == "cpu"
         if single_stage is None or not on_cpu:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from conformance.judge.runs.attributing import attributed
+from conformance.judge.runs.attributing import attribute_failures
 from conformance.judge.runs.one_case import Columns
 from conformance.judge.runs.witness import explain_trust
 from conformance.runner.planning.jobs import REFERENCE
@@ -124,7 +124,7 @@ class OneModel:
         def stands(column: str) -> str:
             return explain_trust(self.run, self.model, columns, by_id[column])
 
-        return attributed(cells, columns, self._alone, lambda column: stands(column.id))
+        return attribute_failures(cells, columns, self._alone, lambda column: stands(column.id))
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
         """Judge what the cell's engine did without nnsight, with the same prompts and settings."""

@@ -81,7 +81,7 @@ class ReferenceReader:
             )
             found = self._observed(FORCED.id, along)
             if not isinstance(found, str):
-                members = merged(plain.members, found[0], runs)
+                members = merge_references(plain.members, found[0], runs)
                 self._known[along.key] = self._made(members, plain.prompt_ids, free=reference)
             elif along.along:
                 words = "the reference was not run along the candidate's experts"
@@ -146,7 +146,7 @@ class ReferenceReader:
         return by_member(self.run.observations(self.model, backend, case.key)), outcome.prompt_ids
 
 
-def merged(
+def merge_references(
     plain: Mapping[str, Mapping[str, Tensor]],
     forced: Mapping[str, Mapping[str, Tensor]],
     runs: Collection[str],

@@ -72,7 +72,7 @@ def explain_trust(run: RunFolder, model: Model, columns: Sequence[Column], accus
         testimony = _testimony(run, model, column) if column.engine != "hf" else None
         if testimony is not None and testimony.witness is Witness.CONFIRMED:
             return f"{column.id} stands behind the reference: {testimony.words}"
-    return remembered(model, first_reference_logits(run, model))
+    return find_earlier(model, first_reference_logits(run, model))
 
 
 def first_reference_logits(run: RunFolder, model: Model) -> Mapping[str, Tensor]:
@@ -172,7 +172,7 @@ def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
     return {entry.model: entry for entry in known.entries}
 
 
-def remembered(model: Model, reference: Mapping[str, Tensor]) -> str:
+def find_earlier(model: Model, reference: Mapping[str, Tensor]) -> str:
     """Return who confirmed this reference in an earlier run, "" if nobody did."""
     entry = ledger().get(model.id)
     if entry is None or entry.architecture != model.architecture or not entry.truth:

@@ -30,7 +30,7 @@ _WIDE = 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def shown(text: str) -> str:
+def clean(text: str) -> str:
     """Replace control characters in a run's text."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
@@ -39,19 +39,19 @@ def line(text: str | Text) -> Line:
     """Style a text like its family."""
     text = Text(text) if isinstance(text, str) else text
     style = STYLES[text.family] if text.family else "dim" if text.quiet else ""
-    words = Line(shown(f"{text.symbol} {text.words}" if text.symbol else text.words), style=style)
-    return words.append(shown(f" ({text.tag})"), style="dim") if text.tag else words
+    words = Line(clean(f"{text.symbol} {text.words}" if text.symbol else text.words), style=style)
+    return words.append(clean(f" ({text.tag})"), style="dim") if text.tag else words
 
 
 def document(answer: Document, console: Console) -> None:
     """Print a document, the headline last, where the reader looks."""
     blocks(answer.blocks, console)
     for note in answer.notes:
-        console.print(Line(shown(note)))
-    console.print(Line(shown(answer.about), style="dim"))
+        console.print(Line(clean(note)))
+    console.print(Line(clean(answer.about), style="dim"))
     family = answer.headline.family
     style = f"bold {STYLES[family]}" if family else "bold"
-    console.print(Line(shown(answer.headline.words), style=style), soft_wrap=True)
+    console.print(Line(clean(answer.headline.words), style=style), soft_wrap=True)
 
 
 def blocks(several: Sequence[Block], console: Console) -> None:
@@ -59,17 +59,17 @@ def blocks(several: Sequence[Block], console: Console) -> None:
     for block in several:
         match block:
             case Section():
-                console.print(Line(shown(block.title), style="bold"))
+                console.print(Line(clean(block.title), style="bold"))
                 blocks(block.blocks, console)
             case Note():
                 console.print(line(block.text), soft_wrap=True)
             case Facts():
                 facts = rich.Table.grid(padding=(0, 2))
                 for name, value in block.pairs:
-                    facts.add_row(Line(shown(name), style="dim"), Line(shown(value)))
+                    facts.add_row(Line(clean(name), style="dim"), Line(clean(value)))
                 console.print(facts)
             case Code():
-                console.print(Line(shown(block.text)), soft_wrap=True)
+                console.print(Line(clean(block.text)), soft_wrap=True)
             case Table():
                 _table(block, console)
 
@@ -77,13 +77,13 @@ def blocks(several: Sequence[Block], console: Console) -> None:
 def _table(table: Table, console: Console) -> None:
     columns = (
         rich.Column(
-            Line(shown(column.title)), justify="right" if column.figure else "left", overflow="fold"
+            Line(clean(column.title)), justify="right" if column.figure else "left", overflow="fold"
         )
         for column in table.columns
     )
     grid = rich.Table(
         *columns,
-        title=Line(shown(table.title)) if table.title else None,
+        title=Line(clean(table.title)) if table.title else None,
         title_justify="left",
         box=None,
         pad_edge=False,
@@ -108,7 +108,7 @@ def _most(console: Console) -> int:
 def _paragraphs(table: Table, console: Console) -> None:
     """Print a table that is too wide row by row, wrapped as text."""
     if table.title:
-        console.print(Line(shown(table.title)), style="bold")
+        console.print(Line(clean(table.title)), style="bold")
     for row in table.rows[: table.first]:
         words = Line(" · ").join([entry for entry in map(_entry, row) if entry.plain])
         first, *continued = words.wrap(console, console.width - 2) or [Line()]

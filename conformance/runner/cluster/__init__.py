@@ -11,7 +11,13 @@ would (`node.py`). Its files are synced into the run's folder as they are writte
 
 from __future__ import annotations
 
-from conformance.runner.cluster.connection import Address, Cluster, apart, connected, parsed
+from conformance.runner.cluster.connection import (
+    Address,
+    Cluster,
+    connect,
+    fork,
+    parse_address,
+)
 from conformance.runner.cluster.machines import Machine
 
-__all__ = ["Address", "Cluster", "Machine", "apart", "connected", "parsed"]
+__all__ = ["Address", "Cluster", "Machine", "connect", "fork", "parse_address"]

@@ -17,13 +17,12 @@ from typing import Any
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner.cluster import machines, node
-from conformance.runner.cluster.machines import Machine
 from conformance.runner.cluster.messages import Expected
 from conformance.runner.cluster.remote_jobs import OnRay
 from conformance.runner.planning import machine
 from conformance.runner.processes import sessions, temporary
 from conformance.runner.scheduling import Allocate, TimeLimits, WorkerPool
-from conformance.runner.store import installed
+from conformance.runner.store import read_versions
 
 #: Makes Ray use the loopback as this machine's address instead of the outward-facing one. Read when
 #: Ray is imported.
@@ -51,7 +50,7 @@ class Address:
         return self.place or "ray"
 
 
-def parsed(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """Parse `ray`, `ray://HOST:PORT` or `HOST:PORT`. Raises ConformanceError for other text."""
     if text == "ray":
         return Address()
@@ -71,8 +70,8 @@ class Cluster:
         self.ray = ray
         self.address = address
         self.ours = ours
-        self.expected = Expected(node.code_digest(), installed(), machine.chosen())
-        self.machines: tuple[Machine, ...] = machines.named(machines.query(ray, self.expected))
+        self.expected = Expected(node.code_digest(), read_versions(), machine.read_variables())
+        self.machines = machines.distinguish(machines.query(ray, self.expected))
 
     def allocate(self, limits: TimeLimits, *, most: int | None = None) -> Allocate:
         """Run groups on the cluster, at most `most` at a time, or as many as fit."""
@@ -84,7 +83,7 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: Address) -> Iterator[Cluster]:
+def connect(address: Address) -> Iterator[Cluster]:
     """Join the cluster. On exit leave it, or end it if it was started here.
 
     Raises ConformanceError if Ray is not installed or no cluster answers.
@@ -187,7 +186,7 @@ def _first_line(error: BaseException) -> str:
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def apart() -> int | None:
+def fork() -> int | None:
     """Continue in a forked process. Return None there, and that process's exit status here.
 
     If its node or head is lost, Ray exits the process that joined the cluster, with status 1 and no

@@ -75,7 +75,7 @@ class Machine:
     cannot: str = ""
 
 
-def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
+def list_nodes(ray: Any) -> dict[str, Mapping[str, Any]]:
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
@@ -85,7 +85,7 @@ def query(ray: Any, expected: Expected) -> tuple[Machine, ...]:
 
     ray.cloudpickle.register_pickle_by_value(shim)
     ask = ray.remote(num_cpus=0, max_retries=0)(shim.look)
-    nodes = alive(ray)
+    nodes = list_nodes(ray)
     asked = {
         node: ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
@@ -112,7 +112,7 @@ def _machine(ray: Any, node: Mapping[str, Any], answer: Any, *, answered: bool) 
     return Machine(node["NodeID"], name, resources, said["device"], said["cannot"])
 
 
-def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
+def distinguish(machines: Sequence[Machine]) -> tuple[Machine, ...]:
     """Return the machines with distinct names, also if several are on one host."""
     hosts = [machine.name for machine in machines]
     return tuple(
@@ -123,17 +123,17 @@ def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
     )
 
 
-def with_gpus(machines: Sequence[Machine]) -> bool:
+def have_gpus(machines: Sequence[Machine]) -> bool:
     """Return whether groups run on GPUs: if any machine has some."""
     return any(machine.resources.get("GPU", 0) for machine in machines)
 
 
-def described(resources: Mapping[str, float]) -> str:
+def describe_resources(resources: Mapping[str, float]) -> str:
     memory = resources.get("memory", 0) / (1 << 30)
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {memory:.1f} GiB"
 
 
-def nowhere(needs: Needs, machines: Sequence[Machine], excluded: Mapping[str, str]) -> str:
+def explain(needs: Needs, machines: Sequence[Machine], excluded: Mapping[str, str]) -> str:
     """Return why none of these machines can run something with these needs, or "" (pure)."""
     reasons = []
     for machine in machines:

@@ -30,7 +30,7 @@ from conformance.runner.scheduling import Event, GroupFinished, Launch, Planned,
 from conformance.runner.scheduling.local import Local
 from conformance.runner.scheduling.loop import Runner
 from conformance.runner.scheduling.reuse import NO_ROOM
-from conformance.runner.store import GroupFolder, installed, installed_in
+from conformance.runner.store import GroupFolder, ask_versions, read_versions
 from conformance.runner.store.keys import files_digest
 from conformance.spec import checkpoints
 from conformance.spec.records import Group, Job, Outcome
@@ -41,10 +41,10 @@ ROOM_MIB = 512
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def seen(expected: Expected) -> dict[str, str]:
+def inspect(expected: Expected) -> dict[str, str]:
     """Return this machine's kind, and why it cannot stand in for the driver's, or ""."""
     machine.set_arithmetic(expected.arithmetic)
-    cannot = lacking(expected) or without_room(*_disks())
+    cannot = compare_environment(expected) or find_full_disk(*_disks())
     return {"device": machine.conditions(), "cannot": cannot}
 
 
@@ -72,16 +72,16 @@ def carry_out(remote_job: RemoteJob, packed: Sequence[upload.Packed], post: Any,
             job = _here(remote_job, packed, where, ray.get)
             with FileSync(job.folder, send):
                 _run(remote_job, job, device, send)
-            full = filled_up(GroupFolder(job.folder))
+            full = find_disk_error(GroupFolder(job.folder))
     except OSError as error:
-        full = no_room(error)
+        full = explain_disk_error(error)
         if not full:
             raise
     send(Ended(full, at_all=True) if full else Ended())
 
 
 def _cannot(remote_job: RemoteJob, device: str) -> Ended | None:
-    if words := lacking(remote_job.expected) or without_room(*_disks()):
+    if words := compare_environment(remote_job.expected) or find_full_disk(*_disks()):
         return Ended(words, at_all=True)
     if remote_job.device and device != remote_job.device:
         return Ended(f"is another kind of machine than the others of this model: {device}")
@@ -108,7 +108,7 @@ def _here(
         upload.unpack(other, places[path], get)
     folder = where / "groups" / job.folder.parent.name / job.folder.name
     folder.mkdir(parents=True)
-    return replace(upload.moved(job, places), folder=folder)
+    return replace(upload.move_inputs(job, places), folder=folder)
 
 
 def _run(remote_job: RemoteJob, job: Job, device: str, send: Callable[[Event], None]) -> None:
@@ -197,22 +197,22 @@ def code_digest() -> str:
     return files_digest(sorted(set(package.rglob("*.py")) - {package / "_version.py"}), package)
 
 
-def lacking(expected: Expected) -> str:
+def compare_environment(expected: Expected) -> str:
     """Return how this interpreter differs from the expected one, or ""."""
     if code_digest() != expected.code:
         return "has another conformance than the one that the run was started with"
-    return different(expected.versions, installed())
+    return compare_versions(expected.versions, read_versions())
 
 
 def other(python: Path, versions: Mapping[str, str]) -> str:
     """Return how another interpreter differs from the expected versions, or ""."""
     try:
-        return different(versions, installed_in(python))
+        return compare_versions(versions, ask_versions(python))
     except ConformanceError as error:
         return f"has no such environment: {error.message}: {python}"
 
 
-def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
+def compare_versions(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
     """Return how an environment's versions differ from the wanted ones, or "" (pure)."""
     unlike = [
         f"{name} {there.get(name, 'missing')} instead of {version}"
@@ -224,7 +224,7 @@ def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
     return f"has not the environment of the run: {words}" if words else ""
 
 
-def without_room(*places: Path) -> str:
+def find_full_disk(*places: Path) -> str:
     """Return which disk has too little space for a group, or ""."""
     for place in places:
         standing = next(path for path in (place, *place.absolute().parents) if path.is_dir())
@@ -234,13 +234,13 @@ def without_room(*places: Path) -> str:
     return ""
 
 
-def filled_up(folder: GroupFolder) -> str:
+def find_disk_error(folder: GroupFolder) -> str:
     """Return the reason if a group's cells failed for lack of space on the machine, or ""."""
     ended: list[Outcome | Group | None] = [*map(folder.outcome, folder.finished()), folder.group()]
     reasons = (each.reason for each in ended if each and NO_ROOM.search(each.reason))
     return next((f"has no room any more: {reason}" for reason in reasons), "")
 
 
-def no_room(error: OSError) -> str:
+def explain_disk_error(error: OSError) -> str:
     """Return the reason if a file could not be written for lack of space, or ""."""
     return f"has no room any more: {error}" if error.errno in _FULL else ""

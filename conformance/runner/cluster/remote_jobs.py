@@ -27,7 +27,7 @@ from conformance.runner.cluster.messages import (
 from conformance.runner.cluster.sync import Arriving
 from conformance.runner.scheduling import Planned, TimeLimits, WorkerPool
 from conformance.runner.scheduling.group import GroupRun
-from conformance.runner.store import ObservationCache, installed_in
+from conformance.runner.store import ObservationCache, ask_versions
 
 #: How often Ray restarts a group whose machine was lost, before the harness gives up.
 RETRIES = 2
@@ -116,7 +116,7 @@ class OnRay:
             self._local.begin(group)
         else:
             job = group.to_send()
-            gpus = machines.with_gpus(tuple(self._machines.values()))
+            gpus = machines.have_gpus(tuple(self._machines.values()))
             wanted = machines.needs_of(job.backend, upload.size(job.checkpoint), gpus=gpus)
             self._give(_Away(group, wanted, None))
 
@@ -176,7 +176,7 @@ class OnRay:
             python=None if here else launch.python,
             preload=launch.preload,
             env=launch.env,
-            versions={} if here else installed_in(launch.python),
+            versions={} if here else ask_versions(launch.python),
             expected=self._expected,
             limits=planned.limits or self._limits,
             load=planned.load,
@@ -204,7 +204,7 @@ class OnRay:
 
     def _packed_once(self, path: Path, model: str) -> upload.Packed:
         if path not in self._packed:
-            self._packed[path] = {**upload.packed(path, self._ray.put), "model": model}
+            self._packed[path] = {**upload.pack(path, self._ray.put), "model": model}
         return self._packed[path]
 
     def _excluded(self, away: _Away) -> dict[str, str]:
@@ -219,7 +219,7 @@ class OnRay:
 
     def _refused(self, away: _Away) -> bool:
         """Return whether no machine can run it, and record that for its cells."""
-        why = machines.nowhere(away.needs, tuple(self._machines.values()), self._excluded(away))
+        why = machines.explain(away.needs, tuple(self._machines.values()), self._excluded(away))
         if why:
             self._close(away, why)
         return bool(why)
@@ -302,7 +302,7 @@ class OnRay:
         if not self._away or time.monotonic() < self._alive_at:
             return
         self._alive_at = time.monotonic() + _ALIVE_EVERY
-        nodes = machines.alive(self._ray)
+        nodes = machines.list_nodes(self._ray)
         for node, machine in list(self._machines.items()):
             if node not in nodes and machine.cannot != _LOST:
                 self._machines[node] = replace(machine, cannot=_LOST)

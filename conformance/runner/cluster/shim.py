@@ -17,7 +17,7 @@ def look(expected: bytes) -> dict[str, Any]:
     try:
         from conformance.runner.cluster import node
 
-        said |= node.seen(pickle.loads(expected))  # noqa: S301 - from the driver, as this code is
+        said |= node.inspect(pickle.loads(expected))  # noqa: S301 - from the driver, as this code is
     except Exception as error:  # noqa: BLE001 - any problem is reported to the driver
         said["cannot"] = _words(error)
     return said

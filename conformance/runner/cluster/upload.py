@@ -38,7 +38,7 @@ def places(job: Job) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*folders_of(job.scenarios), *probe, *observed)))
 
 
-def moved(job: Job, where: Mapping[Path, Path]) -> Job:
+def move_inputs(job: Job, where: Mapping[Path, Path]) -> Job:
     """Return the job with its inputs at other paths."""
     folders = tuple(where[path] for path in folders_of(job.scenarios))
     return replace(
@@ -57,7 +57,7 @@ def size(path: Path) -> int:
     return sum(file.stat().st_size for file in _files(path))
 
 
-def packed(path: Path, put: Callable[[bytes], Any]) -> Packed:
+def pack(path: Path, put: Callable[[bytes], Any]) -> Packed:
     """Upload this folder or file: pass its contents to `put`, which returns references."""
     files = []
     for file in _files(path):

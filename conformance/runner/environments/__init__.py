@@ -13,8 +13,8 @@ resolver allows. So two environments differ only in the named packages and what 
 from conformance.runner.environments.building import (
     EnvironmentFolder,
     build,
+    find_environments,
     importable,
-    listed,
     remove,
 )
 from conformance.runner.environments.columns import (
@@ -48,9 +48,9 @@ __all__ = [
     "build",
     "command_of",
     "each_release",
+    "find_environments",
     "importable",
     "kept",
-    "listed",
     "load",
     "named_columns",
     "own_environments",

@@ -156,8 +156,8 @@ def _make(
     if regardless:
         # Tell uv a Python version that all of them accept.
         steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
-    sources = {name: trees.described(path) for name, path in spec.trees.items()}
-    with trees.copies(spec.folders) as copied:
+    sources = {name: trees.describe(path) for name, path in spec.trees.items()}
+    with trees.copy_trees(spec.folders) as copied:
         for step in steps:
             status, output = uv.run(step, say, holding=lock)
             if status != 0:
@@ -243,7 +243,7 @@ class EnvironmentFolder:
     mib: float
 
 
-def listed(cache: Path) -> tuple[EnvironmentFolder, ...]:
+def find_environments(cache: Path) -> tuple[EnvironmentFolder, ...]:
     """Return every environment in the cache, newest first."""
     return tuple(
         EnvironmentFolder(path.name, read(path), *_sizes(path)) for path in _folders(cache)

@@ -38,23 +38,23 @@ def is_here() -> bool:
     return all(util.find_spec(name) is not None for name in _NEEDED)
 
 
-def present(cache: Path, engine: str = "") -> InstalledEnvironment | None:
+def find_environment(cache: Path, engine: str = "") -> InstalledEnvironment | None:
     """Return the environment for this tool and machine, or None if it was not built."""
     noted = _note(cache, engine)
     return read(Path(noted.read_text(encoding="utf-8"))) if noted.is_file() else None
 
 
-def had(
+def obtain_environment(
     cache: Path, engine: str = "", *, on_line: Callable[[str], None] = lambda _: None
 ) -> InstalledEnvironment:
     """Return the environment, built if necessary.
 
     Raises ConformanceError for an invalid `engine`, and Untestable if it cannot be built.
     """
-    environment = present(cache, engine)
+    environment = find_environment(cache, engine)
     if environment is not None:
         return environment
-    spec = wanted(engine)
+    spec = choose(engine)
     needs = (*NEEDS, *_needs_of_the_tool(spec))
     made = build(spec, cache, on_line=on_line, needs=needs, python=_python(spec, cache))
     folder = made.python.parent.parent
@@ -65,7 +65,7 @@ def had(
     return made
 
 
-def wanted(engine: str = "") -> Spec:
+def choose(engine: str = "") -> Spec:
     """Return the requirements for `engine`; "" means this machine's kind."""
     if engine in ("", CPU, GPU):
         extra = engine or (GPU if Path("/proc/driver/nvidia/version").exists() else CPU)
@@ -95,7 +95,11 @@ def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
 
 def _note(cache: Path, engine: str) -> Path:
     """Return the file that stores the path of the environment for these requirements."""
-    recipe = [wanted(engine).requirements, [str(req) for req in _requirements("")], sys.executable]
+    recipe = [
+        choose(engine).requirements,
+        [str(req) for req in _requirements("")],
+        sys.executable,
+    ]
     return cache / "environments" / "own" / digest(recipe)
 
 

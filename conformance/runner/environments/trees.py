@@ -57,7 +57,7 @@ def label(path: Path) -> str:
     return f"{head[:7]}.{digest(path)[:7]}" if changed else head[:7]
 
 
-def described(path: Path) -> str:
+def describe(path: Path) -> str:
     """Return a description such as `/src/nnsight at 0a1b2c3, with changes`."""
     head, changed = commit(path)
     return f"{path}{f' at {head[:12]}' * bool(head)}{', with changes' * changed}"
@@ -83,7 +83,7 @@ class Copies:
 
 
 @contextmanager
-def copies(paths: Sequence[Path]) -> Iterator[Copies]:
+def copy_trees(paths: Sequence[Path]) -> Iterator[Copies]:
     """Copy these trees; the copies exist inside the with block."""
     with tempfile.TemporaryDirectory(prefix="conformance-trees-") as folder:
         yield Copies(

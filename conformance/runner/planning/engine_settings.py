@@ -82,7 +82,7 @@ def split(
     )
 
 
-def apart(run: RunFolder, job: Job, group: SettingsGroup, own_folder: str) -> Job:
+def separate(run: RunFolder, job: Job, group: SettingsGroup, own_folder: str) -> Job:
     """Return the job in a separate folder, linked cell by cell from the column's folder.
 
     Runs of the engine without nnsight are linked too; their names contain the settings.

@@ -269,7 +269,7 @@ class _ModelJobMaker:
                 settings=group.settings,
                 precision=precision,
             )
-            return job if group.main else engine_settings.apart(self.run, job, group, own)
+            return job if group.main else engine_settings.separate(self.run, job, group, own)
 
         return make
 

@@ -50,7 +50,7 @@ def _cpuinfo(*names: str) -> str:
     return next((x.partition(":")[2].strip() for x in lines if x.lower().startswith(names)), "")
 
 
-def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def read_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that affect numerical results."""
     return {
         name: value
@@ -61,7 +61,7 @@ def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the caller's settings that differ from a worker's defaults: `OMP_NUM_THREADS=4`."""
-    found = sorted(chosen(environment).items())
+    found = sorted(read_variables(environment).items())
     return tuple(f"{name}={value}" for name, value in found if value != _USUAL.get(name))
 
 
@@ -69,7 +69,7 @@ def set_arithmetic(
     wanted: Mapping[str, str], environment: MutableMapping[str, str] = os.environ
 ) -> None:
     """Set exactly these variables; others, such as those that Ray sets, are removed."""
-    for name in chosen(environment):
+    for name in read_variables(environment):
         del environment[name]
     environment.update(wanted)
 

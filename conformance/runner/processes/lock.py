@@ -11,7 +11,7 @@ from conformance.errors import ConformanceError
 
 
 @contextmanager
-def alone(lock: Path, folder: Path, work: str) -> Iterator[None]:
+def hold_lock(lock: Path, folder: Path, work: str) -> Iterator[None]:
     """Hold the folder's lock. Raises ConformanceError if another process holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:

@@ -64,7 +64,7 @@ def _prctl(option: int, value: int) -> None:
         prctl(option, value, 0, 0, 0)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether the process exists and is not a zombie."""
     return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
 
@@ -81,12 +81,12 @@ def descendants(pid: int) -> set[int]:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return set()
-    return {process.pid for process in children if alive(process.pid)}
+    return {process.pid for process in children if is_alive(process.pid)}
 
 
 def members(leader: int) -> set[int]:
     """Return every living process of the session led by `leader`, and its descendants."""
-    same = {pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)}
+    same = {pid for pid in psutil.pids() if _session(pid) == leader and is_alive(pid)}
     return same | descendants(leader)
 
 
@@ -114,7 +114,7 @@ def new_mark() -> str:
     return f"{os.getpid()}-{_began(os.getpid())}-{uuid.uuid4().hex}"
 
 
-def marked(mark: str) -> set[int]:
+def find_marked(mark: str) -> set[int]:
     """Return every other living process with this mark."""
     return {pid for pid, theirs in _marks() if theirs == mark}
 
@@ -159,7 +159,7 @@ def _marks() -> Iterator[tuple[int, str]]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             mark = process.environ().get(MARK)
-            if mark is not None and process.pid != os.getpid() and alive(process.pid):
+            if mark is not None and process.pid != os.getpid() and is_alive(process.pid):
                 yield process.pid, mark
 
 
@@ -203,7 +203,7 @@ def kill(leader: int) -> set[int]:
     return remaining
 
 
-def stopped(leader: int) -> list[int]:
+def find_stopped(leader: int) -> list[int]:
     """Return the members of a session that a signal has stopped."""
     return [pid for pid in sorted(members(leader)) if _status(pid) == psutil.STATUS_STOPPED]
 
@@ -226,7 +226,7 @@ def kill_descendants(pid: int) -> set[int]:
 
 def kill_marked(mark: str) -> set[int]:
     """End every other process of a run; return those that are still alive afterwards."""
-    return _kill_until_none(lambda: marked(mark))
+    return _kill_until_none(lambda: find_marked(mark))
 
 
 def _kill_and_unlink(look: Callable[[], set[int]]) -> set[int]:

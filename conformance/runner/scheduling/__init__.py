@@ -81,7 +81,7 @@ def run(
     run that another process is working on, and processes that cannot be ended.
     """
     # Two runners in one folder would confuse their workers.
-    with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
+    with lock.hold_lock(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
         local = Local(
             logs,
             jobs=jobs,

@@ -128,7 +128,7 @@ class Attempt:
             return
         self.overdue = words
         if self.pid:
-            if stopped := sessions.stopped(self.pid):
+            if stopped := sessions.find_stopped(self.pid):
                 self.overdue += f"; process {stopped[0]} was stopped by a signal"
             self._ask_for_stacks()
             sessions.kill(self.pid)

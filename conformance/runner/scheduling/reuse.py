@@ -13,14 +13,14 @@ from conformance.runner.scheduling.planned import Launch
 from conformance.runner.store import (
     GroupFolder,
     ObservationCache,
+    ask_versions,
     deciding_variables,
     files_installed_in,
-    installed_in,
     observation_key,
     scenario_digest,
     sources_digest,
 )
-from conformance.runner.store.keys import unchanged
+from conformance.runner.store.keys import are_unchanged
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import Group, Job, Outcome, Status
 
@@ -35,7 +35,7 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
     """Return each case's content key. Raises ConformanceError if the interpreter is unusable."""
     variables = deciding_variables() | dict(launch.env)
     surroundings = {
-        "python": installed_in(launch.python).get("python", ""),
+        "python": ask_versions(launch.python).get("python", ""),
         "installed": files_installed_in(launch.python, cache_folder() / "installed"),
         **{f"env {name}": value for name, value in variables.items()},
     }
@@ -98,7 +98,7 @@ def finished_before(
             or NO_ROOM.search(outcome.reason)
             or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
             or old.get(key) != content
-            or not unchanged(outcome.opened, folders)
+            or not are_unchanged(outcome.opened, folders)
         ):
             folder.drop_cell(key)
         else:

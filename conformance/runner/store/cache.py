@@ -17,7 +17,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.runner.store.files import file_digest, read_record, write_text
 from conformance.runner.store.folder import GroupFolder
-from conformance.runner.store.keys import unchanged
+from conformance.runner.store.keys import are_unchanged
 from conformance.spec import loose_json
 from conformance.spec.records import Group, Outcome, Status
 
@@ -67,7 +67,7 @@ class ObservationCache:
             digests = loose_json.mapping(entry / _DIGESTS)
             whole = all(file_digest(entry / name) == digests.get(name) for name in _FILES)
             outcome = read_record(Outcome, entry / _CELL[0])
-            whole = whole and outcome is not None and unchanged(outcome.opened, folders)
+            whole = whole and outcome is not None and are_unchanged(outcome.opened, folders)
             return read_record(Group, entry / _GROUP) if whole else None
         except (OSError, ConformanceError):
             return None

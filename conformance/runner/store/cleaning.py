@@ -53,20 +53,20 @@ CHECKS_RULE = (
 
 def sweep_checks(place: Path, limits: RetentionLimits = CHECKS) -> None:
     """Remove the oldest finished checks beyond these limits."""
-    for item in superfluous(runs(place), limits, time.time()):
+    for item in select_superfluous(runs(place), limits, time.time()):
         remove(item)
 
 
 def sweep_observations(cache: Path, limits: RetentionLimits = OBSERVATIONS) -> None:
     """Remove the cached observations beyond these limits, those used the longest ago first."""
-    for item in superfluous(observations(cache), limits, time.time()):
+    for item in select_superfluous(observations(cache), limits, time.time()):
         remove(item)
 
 
 def runs(reports: Path) -> list[Item]:
     """Return the finished runs of a folder, the newest first, without unfinished ones."""
     found = [
-        Item(path, taken(path), (path / "plan.json").stat().st_mtime)
+        Item(path, measure(path), (path / "plan.json").stat().st_mtime)
         for path in _folders(reports)
         if (path / "plan.json").is_file() and not (path / UNFINISHED).exists()
     ]
@@ -83,11 +83,11 @@ def observations(cache: Path) -> list[Item]:
     found = []
     for entry in entries:
         with suppress(OSError):  # another process has just removed it
-            found.append(Item(entry, taken(entry), entry.stat().st_mtime))
+            found.append(Item(entry, measure(entry), entry.stat().st_mtime))
     return sorted(found, key=lambda item: (item.used, item.path.name), reverse=True)
 
 
-def superfluous(items: Sequence[Item], limits: RetentionLimits, now: float) -> list[Item]:
+def select_superfluous(items: Sequence[Item], limits: RetentionLimits, now: float) -> list[Item]:
     """Return the items to remove from a list with the newest first."""
     left, gone = 0, []
     for index, item in enumerate(items):
@@ -107,7 +107,7 @@ def remove(item: Item) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def taken(folder: Path) -> int:
+def measure(folder: Path) -> int:
     """Return the bytes that a folder takes on disk; targets of links are not counted."""
     size = 0
     for place, _, names in os.walk(folder):

@@ -29,7 +29,7 @@ def append_event(events: Path, event: str, **details: Any) -> None:
         os.close(target)
 
 
-def probed_with(events: Path, start: int) -> frozenset[int]:
+def find_probed(events: Path, start: int) -> frozenset[int]:
     """Return the engine's processes at the start of its probe, by events after byte `start`."""
     numbers: frozenset[int] = frozenset()
     for event in _events(events, start):

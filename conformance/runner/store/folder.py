@@ -132,7 +132,7 @@ class GroupFolder:
         if outcome is None or outcome.status is not Status.OK:
             return {}
         path = self.cell(key) / keeping.OBSERVATIONS
-        if not path.exists() and (gone := keeping.not_kept(self.path, key)) is not None:
+        if not path.exists() and (gone := keeping.find_dropped(self.path, key)) is not None:
             raise gone
         return read_tensors(path)
 

@@ -62,7 +62,7 @@ class _Cells:
     details: str = ""
 
 
-def not_kept(group: Path, key: str) -> NotKept | None:
+def find_dropped(group: Path, key: str) -> NotKept | None:
     """Return the error for dropped observations of a case, None if they were not dropped."""
     dropped = loose_json.mapping(group.parent / KEPT).get("dropped", {})
     if not isinstance(dropped, dict) or f"{group.name}/{key}" not in dropped:

@@ -62,7 +62,7 @@ print(json.dumps(found))
 """
 
 
-def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+def read_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Return the versions in this interpreter's environment, without absent packages."""
     versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in packages:
@@ -74,10 +74,10 @@ def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 @cache
-def installed_in(python: Path) -> Mapping[str, str]:
+def ask_versions(python: Path) -> Mapping[str, str]:
     """Return another interpreter's versions. Raises ConformanceError if it cannot run."""
     if python == Path(sys.executable):
-        return installed()
+        return read_versions()
     said = json.loads(_ask(python, "-c", _PRINT_VERSIONS, about="its versions"))
     return {str(name): str(version) for name, version in said.items()}
 
@@ -165,7 +165,7 @@ def opened_digests(paths: Iterable[Path], folders: Sequence[Path]) -> dict[str, 
     return found
 
 
-def unchanged(opened: Mapping[str, str], folders: Sequence[Path]) -> bool:
+def are_unchanged(opened: Mapping[str, str], folders: Sequence[Path]) -> bool:
     """Return whether all these files have the same contents as before."""
     with suppress(OSError):
         return all(file_digest(_path(name, folders)) == told for name, told in opened.items())

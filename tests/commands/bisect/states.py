@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.next_step import Next, following
+from conformance.commands.bisect.next_step import Next, choose_next
 from conformance.commands.bisect.signature import Signature
 from conformance.commands.bisect.state import BisectionRequest, BisectionState, CandidateTrial
 from conformance.spec.records import Verdict
@@ -36,7 +36,7 @@ def tried(key, found, **more):
 
 def finish(state, says, versions=lambda _: {}):
     """To the end; `says` gives a candidate's signatures or why there are none."""
-    while isinstance(step := following(state), Next):
+    while isinstance(step := choose_next(state), Next):
         assert len(state.attempts) < 500, "no end"
         candidate = step.candidate
         made = tried(candidate.key, says(candidate), versions=versions(candidate))

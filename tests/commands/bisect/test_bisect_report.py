@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from conformance.commands.bisect import document, report
-from conformance.commands.bisect.next_step import HELD, following, run_trials
+from conformance.commands.bisect.next_step import HELD, choose_next, run_trials
 from conformance.commands.bisect.search import Class
 from conformance.commands.bisect.state import BisectionState, create, find
 from conformance.errors import ConformanceError, ExitCode
@@ -200,7 +200,7 @@ def test_progress_says_every_trial_in_one_line():
     console = Console(file=StringIO(), width=40)
     state = releases()
     with document.BisectionProgress(state, console) as progress:
-        step = following(state)
+        step = choose_next(state)
         progress.begin(step)
         progress.line("resolving")
         progress.end(tried("0.0", "no\nsuch wheel"), Class.UNTESTABLE)

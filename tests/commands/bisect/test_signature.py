@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from conformance.commands.bisect.search import Class, SignaturePart
-from conformance.commands.bisect.signature import classify, observed, same, swapped
+from conformance.commands.bisect.signature import are_swapped, classify, is_same, read_signatures
 from conformance.spec.records import Group, Precision, Verdict
 from tests.commands.bisect.states import BAD, GOOD, signature
 from tests.known_runs import cell, results
@@ -19,7 +19,7 @@ GROUP = Group(
 
 
 def of(group=GROUP, **more):
-    found = observed(results(cells=[cell(**more)], groups=[group] if group else []))
+    found = read_signatures(results(cells=[cell(**more)], groups=[group] if group else []))
     return found.signatures[0] if found.signatures else found
 
 
@@ -33,25 +33,25 @@ def of(group=GROUP, **more):
 )
 def test_another_layout_list_or_class_is_another_signature(change):
     assert of().layout == "batched at model.layers of TransformersForCausalLM"
-    assert not same((of(),), (of(replace(GROUP, **change)),))
+    assert not is_same((of(),), (of(replace(GROUP, **change)),))
 
 
 def test_what_is_measured_makes_no_difference():
     slow = replace(GROUP, load_seconds=9.0, identity={**GROUP.identity, "ranks": 2})
     failed = {"verdict": Verdict.WRONG}
-    assert same((of(),), (of(slow, seconds=7.0, reason="furthest 1.2"),))
+    assert is_same((of(),), (of(slow, seconds=7.0, reason="furthest 1.2"),))
     one = of(**failed, diagnosis="0.41 of the stream after layer 3")
     two = of(**failed, diagnosis="0.43 of the stream after layer 3")
-    assert same((one,), (two,))
-    assert not same((one,), (of(**failed, diagnosis="0.41 of the stream after layer 2"),))
+    assert is_same((one,), (two,))
+    assert not is_same((one,), (of(**failed, diagnosis="0.41 of the stream after layer 2"),))
 
 
 def test_a_failure_in_bf16_alone_is_not_the_one_in_float32():
     numerics = of(verdict=Verdict.WRONG, precision=Precision.BF16)
     meaning = of(verdict=Verdict.WRONG, precision=Precision.FLOAT32)
-    assert not same((numerics,), (meaning,))
+    assert not is_same((numerics,), (meaning,))
     passing = [of(verdict=Verdict.MATCH, precision=each) for each in Precision]
-    assert same((passing[0],), (passing[1],))
+    assert is_same((passing[0],), (passing[1],))
 
 
 def test_a_fault_of_ours_and_an_engine_that_cannot_be_imported_say_nothing():
@@ -79,9 +79,9 @@ def test_classes_by_the_two_ends():
 def test_ends_are_swapped_only_where_nothing_got_worse():
     passes, fails = signature(), signature(Verdict.WRONG)
     refused = signature(Verdict.UNSUPPORTED)
-    assert swapped(fails, passes)
-    assert not swapped(passes, fails)
-    assert not swapped(fails + passes, passes + fails)
-    assert not swapped(fails + passes, passes + refused)
-    assert not swapped(refused, passes)
-    assert swapped(fails + fails, passes + fails)
+    assert are_swapped(fails, passes)
+    assert not are_swapped(passes, fails)
+    assert not are_swapped(fails + passes, passes + fails)
+    assert not are_swapped(fails + passes, passes + refused)
+    assert not are_swapped(refused, passes)
+    assert are_swapped(fails + fails, passes + fails)

@@ -32,7 +32,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         gathered(run, "first", factor=1.0)
         return gathered(run, "second", factor=2.0)
 
-    monkeypatch.setattr(named, "resolve", lambda *_: model)
+    monkeypatch.setattr(named, "find_model", lambda *_: model)
     monkeypatch.setattr(gather, "gather", gathering)
     files = [str(tmp_path / name) for name in ("first.py", "second.py")]
     return ["check", *files, "-m", "llama", "--reports", str(tmp_path / "checks")]

@@ -155,15 +155,21 @@ def test_what_is_a_difference(cell: CellResult, expected: bool):
 
 def test_a_program_without_one_result_is_no_failure_of_the_harness():
     fine, off = Judged("edited/p0/s0/y", Verdict.MATCH), Judged("edited/p0/s0/y", Verdict.WRONG)
-    assert causes.undetermined(result(Verdict.UNKNOWN, harness=True, observations=(fine, UNCLEAR)))
-    assert not causes.undetermined(result(Verdict.WRONG, observations=(off, UNCLEAR)))
-    assert not causes.undetermined(result(Verdict.UNKNOWN, "no reference", harness=True))
+    assert causes.is_undetermined(
+        result(Verdict.UNKNOWN, harness=True, observations=(fine, UNCLEAR))
+    )
+    assert not causes.is_undetermined(result(Verdict.WRONG, observations=(off, UNCLEAR)))
+    assert not causes.is_undetermined(result(Verdict.UNKNOWN, "no reference", harness=True))
 
 
 def test_errors_are_alike_whose_words_differ_in_numbers_only():
-    one = causes.failure(result(Verdict.ERROR, "ValueError: 3 rows at 0x7f12, not 4\nmore"))
-    two = causes.failure(result(Verdict.ERROR, "ValueError: 5 rows at 0x8f, not 1"))
-    assert one.kind == two.kind != causes.failure(result(Verdict.ERROR, "KeyError: x")).kind
+    one = causes.describe_failure(
+        result(Verdict.ERROR, "ValueError: 3 rows at 0x7f12, not 4\nmore")
+    )
+    two = causes.describe_failure(result(Verdict.ERROR, "ValueError: 5 rows at 0x8f, not 1"))
+    assert (
+        one.kind == two.kind != causes.describe_failure(result(Verdict.ERROR, "KeyError: x")).kind
+    )
 
 
 def entry(**more) -> Entry:
@@ -176,7 +182,7 @@ def test_a_gap_of_another_scenario_is_known_by_its_words_on_the_same_column():
     plain = Cell("llama", "vllm-pp1", "program_1", "all")
 
     def known(**more) -> str:
-        return causes.explained_by(KnownGaps((entry(**more),)), cell, plain, WHERE)
+        return causes.find_reason(KnownGaps((entry(**more),)), cell, plain, WHERE)
 
     accessors = {"scenario": "accessors", "backend": "vllm-pp1"}
     assert known(match=accessors, says="without the embedding's scale") == "The scale comes later."
@@ -216,7 +222,7 @@ ZERO = Operation(Do.ZERO, ModelPart.STREAM, 2)
 )
 def test_a_known_difference_is_seen_in_a_larger_program(known, operations, shown):
     found = replace(difference(LEAST), program=Program(("One",), (known,)))
-    assert causes.shown_by(found, replace(LEAST, operations=operations)) == shown
+    assert causes.find_operations(found, replace(LEAST, operations=operations)) == shown
 
 
 def sized(size: float | None, *columns: str) -> dict[str, Failure]:

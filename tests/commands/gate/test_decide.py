@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.commands.gate.decide import decide, refuse_incomplete, settle, to_repeat
+from conformance.commands.gate.decide import decide, refuse_incomplete, select_repeats, settle
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.runner.store import RunPlan
@@ -114,7 +114,7 @@ def test_only_what_was_not_expected_is_repeated():
         cell("mamba2", verdict=Verdict.UNKNOWN, harness=True),
         cell("mamba2", case="last"),
     ]
-    found = to_repeat(assess(results(cells=mixed), ONE, TODAY))
+    found = select_repeats(assess(results(cells=mixed), ONE, TODAY))
     assert [one.cell.case for one in found] == ["last"]
 
 

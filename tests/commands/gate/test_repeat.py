@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands.gate import check
-from conformance.commands.gate.repeat import alone, in_company
+from conformance.commands.gate.repeat import select_groups, select_needed
 from conformance.errors import ExitCode
 from conformance.judge.expectations import Finding, KnownGaps
 from conformance.runner.store import RunPlan, open_run
@@ -34,15 +34,15 @@ def plan(cells, backends):
 
 def test_a_cell_is_repeated_alone_but_with_the_column_it_is_compared_with():
     one = Cell("llama", "vllm-pp2", "steering", "last")
-    found = alone(plan(STAGED, STAGES), [one])
+    found = select_needed(plan(STAGED, STAGES), [one])
     assert found == (Cell("llama", "vllm-pp1", "steering", "last"), one)
     other = Cell("llama", "vllm-pp1", "steering", "last")
-    assert alone(plan(STAGED, STAGES), [other]) == (other,)
+    assert select_needed(plan(STAGED, STAGES), [other]) == (other,)
 
 
 def test_in_company_its_whole_group_is_there_and_no_other():
     backends = (Column(Backend("hf", "hf")), Column(Backend("vllm-pp2", "vllm", pipeline=2)))
-    found = in_company(plan(CELLS, backends), [CELLS[0]])
+    found = select_groups(plan(CELLS, backends), [CELLS[0]])
     assert set(found) == {one for one in CELLS if (one.model, one.backend) == ("llama", "hf")}
 
 
@@ -55,7 +55,7 @@ def test_what_is_repeated_is_the_column_that_was_unexpected_not_its_backend_here
     asked: list[Cell] = []
 
     def again(cells):
-        asked.extend(alone(run.plan(), cells))
+        asked.extend(select_needed(run.plan(), cells))
         return [results(cells=[old])] * 2
 
     decision = check(run, KnownGaps(), run.plan().cells, TODAY, repeat=again)

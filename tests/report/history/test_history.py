@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.report.history import document, past, stored
+from conformance.report.history import document, load_history, summarise
 from conformance.report.render import markdown
 from conformance.spec.records import Finding, Group, Precision, Results, Verdict
 from tests import known_runs
@@ -58,24 +58,24 @@ def reports(tmp_path: Path) -> Path:
 
 def test_runs_come_in_their_order_without_what_cannot_be_read(reports: Path) -> None:
     read: list[str] = []
-    found = stored(reports, 12, read.append)
+    found = load_history(reports, 12, read.append)
     assert [each.id for each in found] == ["20261101", "20261102", "20261103"]
-    assert [each.id for each in stored(reports, 1, read.append)] == ["20261103"]
+    assert [each.id for each in load_history(reports, 1, read.append)] == ["20261103"]
     assert "latest" not in read
 
 
 def test_the_margin_is_the_share_of_the_float32_limit(reports: Path) -> None:
     results = run("20261101", "0.8.0", 10.0)
     limits = results.environment.thresholds.of(Precision.FLOAT32)
-    [(key, margin)] = past(results).margins.items()
+    [(key, margin)] = summarise(results).margins.items()
     assert key == (results.cells[0].model, results.cells[0].backend)
     assert margin == pytest.approx(max(0.5 / limits.k_med, 10.0 / limits.k_max))
     refused = replace(results.cells[0], observations=())
-    assert past(replace(results, cells=(refused,))).margins == {}
+    assert summarise(replace(results, cells=(refused,))).margins == {}
 
 
 def test_a_change_of_version_and_what_failed_are_seen(reports: Path) -> None:
-    text = markdown.document(document(stored(reports, 12, lambda _: None)))
+    text = markdown.document(document(load_history(reports, 12, lambda _: None)))
     assert "nnsight 0.8.1 (was 0.8.0)" in text
     assert text.count("(was ") == 1
     assert "1 unexpected in 1 model." in text

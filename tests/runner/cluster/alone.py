@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from conformance.runner.cluster import Address, connected
+from conformance.runner.cluster import Address, connect
 from conformance.runner.processes import sessions, temporary
 from conformance.runner.scheduling import GroupStarted, run
 from tests.faulty_run import group
@@ -25,7 +25,7 @@ _STRANGER = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)
 def listens() -> dict[str, Any]:
     """A cluster that is started here: where it listens, and how a stranger fares."""
     os.environ.pop("RAY_ADDRESS", None)
-    with connected(Address()) as joined:
+    with connect(Address()) as joined:
         everyone = sessions.descendants(os.getpid()) | {os.getpid()}
         places = sorted(sessions.listening(everyone))
         own = psutil.Process().cmdline()  # and of who sees to it that nothing is left
@@ -64,11 +64,11 @@ def full(small: str, folder: Path) -> dict[str, Any]:
     words: list[str] = []
     with nodes() as cluster:
         cluster.add("small", TMPDIR=small)
-        with connected(cluster.address) as joined:
+        with connect(cluster.address) as joined:
             surveyed = " ".join(machine.cannot for machine in joined.machines)
             if surveyed.strip():
                 cluster.add("large")
-        with connected(cluster.address) as joined:
+        with connect(cluster.address) as joined:
 
             def tell(event: Any) -> None:
                 if isinstance(event, GroupStarted) and len(joined.machines) == 2 and not words:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conformance.runner.cluster import Address, connected
+from conformance.runner.cluster import Address, connect
 from conformance.runner.scheduling import Event, Planned, RunSummary, TimeLimits, run
 from conformance.spec import checkpoints
 from conformance.spec.checkpoints import CheckpointShape
@@ -122,7 +122,7 @@ def launch() -> Any:
 def on(cluster: Nodes, groups: list[Planned], folder: Path, tell: Any = None) -> RunSummary:
     """Run these groups there."""
     heard: list[Event] = []
-    with connected(cluster.address) as joined:
+    with connect(cluster.address) as joined:
         return run(
             groups,
             logs=folder / "logs",

@@ -27,7 +27,7 @@ def heard(begun=os.getpid()) -> None:
 
 def verb() -> None:
     atexit.register(heard)
-    if (ended := cluster.apart()) is not None:
+    if (ended := cluster.fork()) is not None:
         raise typer.Exit(ended)
     {}
 
@@ -88,7 +88,7 @@ def test_what_ray_ends_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     said, words = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
     assert "the cluster is lost" in words and "--resume" in words and "Traceback" not in words
-    assert not sessions.alive(int(said))
+    assert not sessions.is_alive(int(said))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,4 +116,4 @@ def test_who_is_killed_takes_the_other_along(tmp_path: Path) -> None:
     assert there != process.pid
     process.kill()
     process.wait()
-    wait_until(lambda: not sessions.alive(there))
+    wait_until(lambda: not sessions.is_alive(there))

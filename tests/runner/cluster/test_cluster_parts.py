@@ -13,7 +13,7 @@ import pytest
 
 from conformance.errors import ConformanceError
 from conformance.report.layouts_and_versions import machines as told
-from conformance.runner.cluster import machines, node, parsed, upload
+from conformance.runner.cluster import machines, node, parse_address, upload
 from conformance.runner.cluster.machines import Machine
 from conformance.runner.cluster.messages import FilePiece
 from conformance.runner.cluster.sync import PIECE, Arriving, FileSync
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
     ],
 )
 def test_what_may_be_named(text: str, place: str) -> None:
-    assert parsed(text).place == place
+    assert parse_address(text).place == place
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_may_be_named(text: str, place: str) -> None:
 )
 def test_what_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(ConformanceError, match="names no cluster"):
-        parsed(text)
+        parse_address(text)
 
 
 def test_without_ray_the_remedy_is_told(tmp_path: Path) -> None:
@@ -95,49 +95,49 @@ def test_nowhere_says_of_each_machine_why() -> None:
         Machine("2", "two", {"CPU": 8}, cannot="has no room"),
         Machine("3", "three", {"CPU": 8}),
     ]
-    assert machines.nowhere(wanted, some, {}) == ""
-    assert machines.nowhere(wanted, some, {"3": "was lost"}) == (
+    assert machines.explain(wanted, some, {}) == ""
+    assert machines.explain(wanted, some, {"3": "was lost"}) == (
         "no machine of the cluster can run it: one has 1 of 2 CPUs; two has no room; three was lost"
     )
-    assert machines.nowhere(wanted, [], {}).endswith("there is none")
+    assert machines.explain(wanted, [], {}).endswith("there is none")
 
 
 def test_machines_of_one_host_have_names_of_their_own() -> None:
     some = [Machine("aaaaaa1", "host", {}), Machine("bbbbbb2", "host", {}), Machine("c", "x", {})]
-    names = [each.name for each in machines.named(some)]
+    names = [each.name for each in machines.distinguish(some)]
     assert names == ["host#aaaaaa", "host#bbbbbb", "x"]
 
 
 def test_environments_are_compared_in_words() -> None:
     wanted = {"torch": "2", "nnsight": "1"}
-    assert node.different(wanted, {"torch": "2", "nnsight": "1"}) == ""
-    words = node.different(wanted, {"torch": "3", "vllm": "9"})
+    assert node.compare_versions(wanted, {"torch": "2", "nnsight": "1"}) == ""
+    words = node.compare_versions(wanted, {"torch": "3", "vllm": "9"})
     assert "torch 3 instead of 2" in words and "nnsight missing instead of 1" in words
     assert "vllm 9, which the run has not" in words
 
 
 def test_a_disk_without_room_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert node.without_room(tmp_path / "not" / "there") == ""
+    assert node.find_full_disk(tmp_path / "not" / "there") == ""
     monkeypatch.setattr(node, "ROOM_MIB", 1 << 40)
-    assert "has no room" in node.without_room(tmp_path)
-    assert "no room any more" in node.no_room(OSError(errno.ENOSPC, "full"))
-    assert node.no_room(OSError(errno.EACCES, "not yours")) == ""
+    assert "has no room" in node.find_full_disk(tmp_path)
+    assert "no room any more" in node.explain_disk_error(OSError(errno.ENOSPC, "full"))
+    assert node.explain_disk_error(OSError(errno.EACCES, "not yours")) == ""
 
 
 def test_a_disk_that_filled_up_is_known_by_its_cells(tmp_path: Path) -> None:
     folder = GroupFolder(tmp_path)
     folder.write_cell("a.b", Outcome(Status.ERROR, reason="an engine's own"), {})
-    assert node.filled_up(folder) == ""
+    assert node.find_disk_error(folder) == ""
     reason = "OSError: [Errno 28] No space left on device"
     folder.write_cell("a.c", Outcome(Status.ERROR, reason=reason), {})
-    assert reason in node.filled_up(folder)
+    assert reason in node.find_disk_error(folder)
 
 
 def test_variables_of_arithmetic_are_those_of_home() -> None:
     there = {"OMP_NUM_THREADS": "8", "MKL_X": "1", "PATH": "/bin"}
     machine.set_arithmetic({"OMP_NUM_THREADS": "1"}, there)
     assert there == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
-    assert machine.chosen(there) == {"OMP_NUM_THREADS": "1"}
+    assert machine.read_variables(there) == {"OMP_NUM_THREADS": "1"}
 
 
 def _sealed(folder: Path) -> checkpoints.Checkpoint:
@@ -152,7 +152,7 @@ def _sealed(folder: Path) -> checkpoints.Checkpoint:
 def test_a_checkpoint_travels_once_and_is_found_where_it_is(tmp_path: Path) -> None:
     made = _sealed(tmp_path / "home" / "checkpoints" / "m-1")
     pieces: list[bytes] = []
-    packed = upload.packed(made.path, lambda piece: pieces.append(piece) or len(pieces) - 1)
+    packed = upload.pack(made.path, lambda piece: pieces.append(piece) or len(pieces) - 1)
     taken: list[int] = []
 
     def get(number: int) -> bytes:
@@ -173,7 +173,7 @@ def test_a_checkpoint_travels_once_and_is_found_where_it_is(tmp_path: Path) -> N
 
 def test_a_checkpoint_that_came_in_part_is_refused(tmp_path: Path) -> None:
     made = _sealed(tmp_path / "home" / "m-1")
-    packed = upload.packed(made.path, lambda piece: piece)
+    packed = upload.pack(made.path, lambda piece: piece)
     packed["files"] = [file for file in packed["files"] if file[0] != "model.safetensors"]
     with pytest.raises(ConformanceError, match="did not come whole"):
         upload.checkpoint(tmp_path / "gone", "x", packed, tmp_path / "node", lambda piece: piece)
@@ -194,7 +194,7 @@ def test_a_job_reads_what_came_with_it(tmp_path: Path) -> None:
     plain = dataclasses.replace(plain, cases=(*plain.cases, case), probe=tmp_path / "probe")
     assert set(upload.places(plain)) == {plain.scenarios, tmp_path / "probe", observed}
     where = {path: Path("/there") / path.name for path in (*upload.places(plain), plain.checkpoint)}
-    moved = upload.moved(plain, where)
+    moved = upload.move_inputs(plain, where)
     assert moved.probe == Path("/there/probe")
     assert moved.scenarios == Path("/there/faulty_scenarios")
     assert moved.cases[-1].observed == "/there/observations.safetensors"

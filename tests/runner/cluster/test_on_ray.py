@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.commands.doctor.diagnosis import of_cluster
-from conformance.runner.cluster import connected, node
+from conformance.commands.doctor.diagnosis import diagnose_cluster
+from conformance.runner.cluster import connect, node
 from conformance.runner.processes import sessions
 from conformance.runner.scheduling import CellFinished, CellStarted, GroupStarted, TimeLimits
 from conformance.runner.scheduling.loop import Runner
@@ -104,7 +104,7 @@ def test_the_groups_of_a_lost_machine_run_elsewhere(cluster: Nodes, tmp_path: Pa
     record = group(tmp_path, "StopsWhereDoomed").group()
     assert record is not None and len(record.lost) == 1 and record.machine != record.lost[0]
     psutil.wait_procs([psutil.Process(pid) for pid in lost if psutil.pid_exists(pid)], PATIENCE)
-    assert not any(map(sessions.alive, lost)), "a lost machine's engine lives on"
+    assert not any(map(sessions.is_alive, lost)), "a lost machine's engine lives on"
 
 
 def test_where_every_machine_is_lost_the_harness_has_failed(cluster: Nodes, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_machine_without_the_package_says_so_itself(cluster: Nodes, tmp_path: 
     begins = tmp_path / "sitecustomize.py"
     begins.write_text("import sys; sys.modules['conformance'] = None")
     cluster.add("without", PYTHONPATH=str(tmp_path))
-    with connected(cluster.address) as joined:
+    with connect(cluster.address) as joined:
         words = [machine.cannot for machine in joined.machines]
     assert any("conformance cannot be used" in each and "ModuleNotFound" in each for each in words)
 
@@ -227,8 +227,8 @@ def test_doctor_says_what_each_machine_can_run(
     cluster.add("with", cpus=2)
     cluster.add("without", PYTHONPATH=other_nnsight)
     backends = manifest.load(ROOT / "models.yaml").backends
-    with connected(cluster.address) as joined:
-        found = {each.subject: each for each in of_cluster(joined.machines, backends)}
+    with connect(cluster.address) as joined:
+        found = {each.subject: each for each in diagnose_cluster(joined.machines, backends)}
     machines = [each for subject, each in found.items() if subject.startswith("machine ")]
     assert sorted(each.ok for each in machines) == [False, True, True]
     assert any("nnsight 0.0.1 instead" in each.state for each in machines)

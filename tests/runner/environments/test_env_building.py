@@ -13,7 +13,14 @@ import pytest
 from wheelhouse import add_wheel, commit, source_tree
 
 from conformance.errors import ConformanceError
-from conformance.runner.environments import Untestable, build, listed, parse, remove, resolve
+from conformance.runner.environments import (
+    Untestable,
+    build,
+    find_environments,
+    parse,
+    remove,
+    resolve,
+)
 from conformance.runner.environments.building import STAMP
 
 
@@ -82,7 +89,7 @@ def test_an_environment_that_cannot_be_had_says_why_and_is_not_there(
         assert caught.value.stage == stage
         assert said in caught.value.reason
         assert said in str(caught.value)
-    assert all(one.environment is None for one in listed(cache))
+    assert all(one.environment is None for one in find_environments(cache))
 
 
 @pytest.mark.parametrize("asks", [{"needs": ["absent==1.0"]}, {"python": ">=3.98"}])
@@ -204,10 +211,10 @@ def test_of_two_builds_at_once_one_is_done_and_both_have_it(wheels, cache):
 
 def test_environments_are_listed_and_removed(wheels, cache):
     first, second = had("tiny==1.0", cache), had("tiny==2.0", cache)
-    assert {one.id for one in listed(cache)} == {first.id, second.id}
-    assert all(one.mib >= one.own_mib > 0 for one in listed(cache))
+    assert {one.id for one in find_environments(cache)} == {first.id, second.id}
+    assert all(one.mib >= one.own_mib > 0 for one in find_environments(cache))
     remove(cache, first.id)
-    assert [one.id for one in listed(cache)] == [second.id]
+    assert [one.id for one in find_environments(cache)] == [second.id]
     assert not had("tiny==1.0", cache).reused
     for name in ("", "..", "locks", "resolved", "nothing"):
         with pytest.raises(ConformanceError, match="there is no environment"):

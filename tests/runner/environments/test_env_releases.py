@@ -99,10 +99,10 @@ def said_by_pip(monkeypatch, stdout, stderr=""):
 
 def test_pip_is_asked_for_releases(monkeypatch):
     said_by_pip(monkeypatch, json.dumps({"name": "x", "versions": ["2", "1"]}))
-    assert releases.published("x") == ("2", "1")
+    assert releases.list_versions("x") == ("2", "1")
 
 
 def test_a_package_that_pip_does_not_know_is_told_in_its_words(monkeypatch):
     said_by_pip(monkeypatch, "", "WARNING: slow\nERROR: No matching distribution found for x\n")
     with pytest.raises(ConformanceError, match="No matching distribution found for x"):
-        releases.published("x")
+        releases.list_versions("x")

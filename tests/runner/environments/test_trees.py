@@ -12,7 +12,7 @@ from conformance.commands.env import _made_from
 from conformance.runner.environments import parse, short
 from conformance.runner.environments.building import STAMP
 from conformance.runner.environments.trees import commit as commit_of
-from conformance.runner.environments.trees import copies, digest
+from conformance.runner.environments.trees import copy_trees, digest
 from conformance.runner.store.files import write_record
 
 
@@ -92,7 +92,7 @@ def test_a_copy_has_the_files_as_they_are_and_says_its_version_as_the_tree_does(
     (tree / "gone.py").unlink()
     (tree / "tiny.py").write_text("VERSION = 2\n")
     (tree / "more.py").write_text("y")
-    with copies([tree]) as copied:
+    with copy_trees([tree]) as copied:
         [(own, address)] = copied.addresses
         there = address.removeprefix("file://")
         names = subprocess.check_output(["ls", there], text=True).split()

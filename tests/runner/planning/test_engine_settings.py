@@ -11,7 +11,7 @@ from conformance.errors import ConformanceError
 from conformance.runner.environments import parse
 from conformance.runner.environments.columns import NAME, short
 from conformance.runner.planning import engine_settings
-from conformance.runner.planning.engine_settings import SettingsGroup, apart, split
+from conformance.runner.planning.engine_settings import SettingsGroup, separate, split
 from conformance.runner.planning.jobs import beside, expected, launch, planned_jobs
 from conformance.runner.store import GroupFolder, RunFolder
 from conformance.spec.builtin.engine_alone import GENERATED, WITHOUT_NNSIGHT
@@ -106,8 +106,8 @@ def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: P
     folder = run.group_folder("llama", "vllm-pp1").path
     model = Model("llama", "llama", ())
     job = Job("vllm", model, VLLM, tmp_path, folder, tmp_path, cases=(case,))
-    moved = apart(run, job, group, VLLM.id)
-    assert apart(run, job, group, VLLM.id) == moved, "a resumed run finds its links"
+    moved = separate(run, job, group, VLLM.id)
+    assert separate(run, job, group, VLLM.id) == moved, "a resumed run finds its links"
     assert moved.folder == run.group_folder("llama", "vllm-pp1~prefix_cache-true").path
     there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
     there.write_cell(case.key, Outcome(Status.OK), {})
@@ -137,7 +137,7 @@ def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well
     job = Job(
         "vllm", Model("llama", "llama", ()), VLLM, tmp_path, folder, tmp_path, (small, without)
     )
-    moved = GroupFolder(apart(run, job, group, VLLM.id).folder)
+    moved = GroupFolder(separate(run, job, group, VLLM.id).folder)
     moved.write_cell(without.key, Outcome(Status.OK), {})
     assert run.outcome("llama", "vllm-pp1", without.key) == Outcome(Status.OK)
 

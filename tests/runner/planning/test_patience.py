@@ -65,7 +65,7 @@ def test_the_reference_has_a_columns_time_for_each_of_its_ways(
     """That an event is heard so: tests/runner/scheduling/test_attempts.py."""
     ways = ensemble.members(sdpa=True)
     monkeypatch.setattr(engine, "flatten_runs", lambda *given, **more: {})
-    monkeypatch.setattr(engine, "observed", lambda *given: {})
+    monkeypatch.setattr(engine, "collect_branch_values", lambda *given: {})
     monkeypatch.setattr(engine, "continuation", lambda *given: {})
     monkeypatch.setattr(engine, "require_layers", lambda *given: None)
     reference = object.__new__(engine.ReferenceEngine)

@@ -52,12 +52,12 @@ def ready(process: subprocess.Popen[str]) -> str:
 
 
 def wait_for_end(pid: int) -> None:
-    wait_until(lambda: not sessions.alive(pid))
+    wait_until(lambda: not sessions.is_alive(pid))
 
 
 def an_orphan(pid: int) -> bool:
     """The run of another test, in progress at the same time, may be the one that ended it."""
-    return pid in sessions.orphans() or not sessions.alive(pid)
+    return pid in sessions.orphans() or not sessions.is_alive(pid)
 
 
 def group_is_gone(pgid: int) -> bool:
@@ -120,7 +120,7 @@ def test_descendants_end_with_their_leader(code: str) -> None:
         assert {process.pid, child} <= sessions.members(process.pid)
         assert sessions.kill(process.pid) == set()
         wait_for_end(child)
-        assert not sessions.alive(process.pid)
+        assert not sessions.is_alive(process.pid)
 
 
 def test_who_computes_is_told_from_who_helps() -> None:
@@ -173,10 +173,10 @@ def test_a_mark_is_still_there_where_a_process_has_a_title() -> None:
     mark = f"test-{os.getpid()}"
     with leader(TITLED, **{sessions.MARK: mark}) as process:
         ready(process)
-        assert process.pid not in sessions.marked(mark), "so that is what takes a mark away"
+        assert process.pid not in sessions.find_marked(mark), "so that is what takes a mark away"
     with leader(TITLED, **environment(Launch(Path(sys.executable)), {}, mark)) as process:
         ready(process)
-        assert process.pid in sessions.marked(mark)
+        assert process.pid in sessions.find_marked(mark)
 
 
 #: A run of which only a stopped process is left.
@@ -209,7 +209,7 @@ def test_what_a_killed_run_has_left_is_ended_by_the_next(
         with temporary.folder():
             wait_for_end(left)
             assert kept not in sessions.orphans()
-            assert sessions.alive(kept), "another run's, which is in progress"
+            assert sessions.is_alive(kept), "another run's, which is in progress"
 
 
 def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
@@ -258,7 +258,7 @@ def test_a_daemon_is_found_by_its_mark() -> None:
     mark = f"test-{os.getpid()}"
     with leader(DAEMON, **{sessions.MARK: mark}) as process:
         daemon = int(ready(process))
-        assert sessions.marked(mark) >= {daemon}
+        assert sessions.find_marked(mark) >= {daemon}
         assert sessions.kill_marked(mark) == set()
         wait_for_end(daemon)
 
@@ -269,8 +269,8 @@ def test_others_are_left_alone() -> None:
         child = int(ready(other))
         sessions.kill(one.pid)
         sessions.kill_marked("a")
-        assert sessions.alive(other.pid)
-        assert sessions.alive(child)
+        assert sessions.is_alive(other.pid)
+        assert sessions.is_alive(child)
 
 
 def test_shared_memory_of_those_killed_is_unlinked() -> None:
@@ -299,7 +299,7 @@ def test_a_child_dies_with_its_parent() -> None:
     )
     with leader(code, PYTHONPATH=str(Path(__file__).parents[3])) as process:
         child = int(ready(process))
-        assert sessions.alive(child)
+        assert sessions.is_alive(child)
         process.kill()
         wait_for_end(child)
 

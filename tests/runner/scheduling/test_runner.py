@@ -909,8 +909,8 @@ def test_each_zygote_of_a_killed_parent_ends_its_own_workers(tmp_path: Path, mar
     busy.suspend()
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not sessions.alive(idle.pid))
-    assert sessions.alive(busy.pid)
+    wait_until(lambda: not sessions.is_alive(idle.pid))
+    assert sessions.is_alive(busy.pid)
     busy.resume()
     wait_until(lambda: not survivors(mark))
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.runner.store import GroupFolder, ObservationCache, cleaning
-from conformance.runner.store.cleaning import DAY, Item, RetentionLimits, superfluous
+from conformance.runner.store.cleaning import DAY, Item, RetentionLimits, select_superfluous
 from conformance.spec.records import Group, Outcome, Status
 
 ITEMS = st.lists(st.tuples(st.integers(0, 100), st.floats(0, 50)), max_size=12).map(
@@ -25,7 +25,7 @@ ITEMS = st.lists(st.tuples(st.integers(0, 100), st.floats(0, 50)), max_size=12).
 
 @given(ITEMS, st.integers(0, 300), st.floats(0, 50), st.integers(0, 5))
 def test_the_newest_stay_and_the_rest_within_room_and_age(items, room, days, newest):
-    gone = superfluous(items, RetentionLimits(days, room, newest), now=0.0)
+    gone = select_superfluous(items, RetentionLimits(days, room, newest), now=0.0)
     stays = [item for item in items if item not in gone]
     assert set(items[:newest]) <= set(stays)
     others = [item for item in stays if item not in items[:newest]]

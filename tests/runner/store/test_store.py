@@ -22,13 +22,13 @@ from conformance.runner.store import (
     ObservationCache,
     RunFolder,
     RunPlan,
+    ask_versions,
     create_run,
-    installed,
-    installed_in,
     observation_key,
     open_run,
     point_latest,
     read_results,
+    read_versions,
     scenario_digest,
 )
 from conformance.runner.store.files import read_tensors, safe, write_tensors, write_text
@@ -430,11 +430,11 @@ def test_a_scenario_is_keyed_by_its_file_and_by_what_files_share(tmp_path: Path)
 
 
 def test_an_interpreter_is_asked_for_its_versions(tmp_path: Path) -> None:
-    found = installed()
+    found = read_versions()
     assert found["torch"] == metadata.version("torch")  # which may leave `+cu130` out
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"python": "3.9", "torch": "1.0"}\'\n')
     python.chmod(0o755)
-    assert installed_in(python) == {"python": "3.9", "torch": "1.0"}
+    assert ask_versions(python) == {"python": "3.9", "torch": "1.0"}
     with pytest.raises(ConformanceError, match="does not say its versions"):
-        installed_in(tmp_path / "no-such-python")
+        ask_versions(tmp_path / "no-such-python")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.commands.fuzz import shrinking as smaller
-from conformance.commands.fuzz.draw import ModelShape, draw, drawn
+from conformance.commands.fuzz.draw import ModelShape, draw, draw_program
 from conformance.errors import ConformanceError
 from conformance.spec import programs
 from conformance.spec.programs import Do, ModelPart, Operation, Program, Tokens
@@ -25,7 +25,7 @@ READ = Operation(Do.READ, layer=1)
 TWO = ("One", "One two three")
 
 #: Programs of the generator, by hypothesis' choice of its random numbers.
-PROGRAMS = st.randoms(use_true_random=True).map(lambda chance: drawn(chance, SHAPE))
+PROGRAMS = st.randoms(use_true_random=True).map(lambda chance: draw_program(chance, SHAPE))
 
 
 @given(PROGRAMS)
@@ -51,7 +51,7 @@ def test_an_id_that_is_laid_down_is_no_draw_and_the_others_are_greedy(step, forc
 @given(PROGRAMS)
 def test_what_is_drawn_means_something_and_so_does_all_that_is_smaller(program: Program):
     assert list(programs.complaints(program)) == []
-    for one in (*smaller.few(program), *smaller.simpler(program)):
+    for one in (*smaller.keep_few(program), *smaller.simplify(program)):
         assert programs.valid(one)
         assert smaller.size(one) < smaller.size(program)
 
@@ -158,11 +158,11 @@ def test_operations_keep_their_values_when_others_go():
     first, second = Operation(Do.READ, layer=0), Operation(Do.READ, layer=1)
     taker = Operation(Do.ADD, layer=2, value=1)
     program = Program(TWO, (first, second, taker))
-    assert smaller.keeping(program, {2}).operations == (
+    assert smaller.keep_operations(program, {2}).operations == (
         second,
         Operation(Do.ADD, layer=2, value=0),
     )
-    assert smaller.without(program, {1}).operations == (first,)
+    assert smaller.remove_operations(program, {1}).operations == (first,)
     left = smaller.without_prompt(Program(TWO, (Operation(Do.ZERO, layer=0, prompt=1),)), 0)
     assert left == Program(TWO[1:], (Operation(Do.ZERO, layer=0, prompt=0),))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from conformance.commands.check.checked import Answered, CheckAnswer, Checked, CheckFinding
-from conformance.commands.check.dumps.reading import Dump, order_of, settled, site_name
+from conformance.commands.check.dumps.reading import Dump, order_of, resolve_states, site_name
 from conformance.commands.check.gather import Asked, identity
 from conformance.commands.check.values import compare
 from conformance.commands.check.values.known_values import catalogue, identify
@@ -22,7 +22,7 @@ _ROUNDED = 0.1
 _MOST = 6
 
 
-def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
+def judge_dump(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     """Return the answer for a dump: compare its values with transformers in float32, and if they
     differ, in bf16.
     """
@@ -41,7 +41,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     if outcome is None or outcome.harness:
         return say(CheckAnswer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
-    dump = settled(dump, layers)
+    dump = resolve_states(dump, layers)
     if outcome.status is not Status.OK:
         reason = outcome.reason
         for name, place in dump.places.items():

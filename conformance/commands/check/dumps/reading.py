@@ -98,7 +98,7 @@ def place_of(name: str) -> str:
     return ""
 
 
-def settled(dump: Dump, layers: int) -> Dump:
+def resolve_states(dump: Dump, layers: int) -> Dump:
     """Return a dump with its hidden states resolved, for a model with this number of layers."""
     last = f"state.{layers}"
     places = {name: _meant(one)[-1 if one == last else 0] for name, one in dump.places.items()}

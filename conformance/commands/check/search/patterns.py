@@ -30,7 +30,7 @@ _QUIET = (
 
 
 @cache
-def parsed(pattern: str) -> cst.CSTNode:
+def parse_pattern(pattern: str) -> cst.CSTNode:
     """Return the tree of a pattern, an expression or an assignment."""
     statement = cst.ensure_type(cst.parse_statement(pattern), cst.SimpleStatementLine).body[0]
     return statement.value if isinstance(statement, cst.Expr) else statement

@@ -13,7 +13,7 @@ import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, ParentNodeProvider
 
-from conformance.commands.check.search.patterns import HOLE, Holes, enclosed, match, parsed
+from conformance.commands.check.search.patterns import HOLE, Holes, enclosed, match, parse_pattern
 
 #: Compound statements: an edit of one replaces its header and keeps its body.
 COMPOUND = (cst.With, cst.For, cst.While, cst.If, cst.Try)
@@ -134,7 +134,7 @@ class ParsedFile:
 
     def matches(self, *patterns: str) -> Iterator[tuple[cst.CSTNode, Holes]]:
         """Yield the matches of patterns in the functions that may be edited, with their holes."""
-        for pattern in map(parsed, patterns):
+        for pattern in map(parse_pattern, patterns):
             for node in self.expressions(type(pattern)):
                 if (holes := match(pattern, node)) is not None:
                     yield node, holes

@@ -133,5 +133,5 @@ def have_same_reference(one: Values, other: Values) -> bool:
     """Return whether two versions of a file return the same values on transformers."""
     first, second = (compare.select_runs(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(
-        relations.alike(value, second[site]) for site, value in first.items()
+        relations.is_alike(value, second[site]) for site, value in first.items()
     )

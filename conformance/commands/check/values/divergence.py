@@ -16,7 +16,7 @@ from torch import Tensor
 from conformance.commands.check.checked import CheckFinding
 from conformance.commands.check.values.compare import Values, layers, prompts
 from conformance.commands.check.values.known_values import Known
-from conformance.commands.check.values.relations import alike, multiple, near
+from conformance.commands.check.values.relations import is_alike, is_near, multiple
 from conformance.judge.cell.diagnosis.extent import ranges
 from conformance.judge.cell.measures import metrics
 from conformance.spec.records import Site
@@ -196,8 +196,8 @@ def _one_half(
     for told, own, left in zip(
         _REACHED.items(), (branch, residual), (residual, branch), strict=True
     ):
-        half_scaled = scaled and near(ours, scale * own + left, _HALVES)
-        if half_scaled or near(ours, theirs + left, _HALVES):
+        half_scaled = scaled and is_near(ours, scale * own + left, _HALVES)
+        if half_scaled or is_near(ours, theirs + left, _HALVES):
             return told
     return None
 
@@ -210,7 +210,7 @@ def written(seen: Values) -> bool:
         return True
     clean = layers(seen, "clean")
     return any(
-        site in clean and clean[site].shape == rows.shape and not alike(rows, clean[site])
+        site in clean and clean[site].shape == rows.shape and not is_alike(rows, clean[site])
         for site, rows in layers(seen).items()
         if site.name == "stream"
     )

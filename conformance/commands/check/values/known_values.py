@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from conformance.commands.check.values.compare import Values, layers
-from conformance.commands.check.values.relations import SAME, near
+from conformance.commands.check.values.relations import SAME, is_near
 from conformance.judge.cell.measures import metrics
 
 #: The words for a clean run's value, for a sequence in which the trace wrote.
@@ -150,7 +150,7 @@ def _halves(streams: Iterable[Known], modules: Sequence[Known]) -> Iterator[Know
             continue
         rows = stream.rows - branch.rows
         normed = branch.kind == "norm-output" and any(
-            one.shape == rows.shape and near(rows, one) for one in given[branch.at]
+            one.shape == rows.shape and is_near(rows, one) for one in given[branch.at]
         )
         if branch.kind == "mlp" or normed:
             words = f"the residual of layer {branch.layer} without its MLP output"
@@ -181,7 +181,7 @@ def places_of(value: Tensor, known: Sequence[Known]) -> tuple[ValuePlace, ...]:
         and one.rows.shape[1] == rows.shape[1]
         and len(one.rows) >= len(rows)
         and one.rows.is_floating_point()
-        and near(rows, one.rows[-len(rows) :].double())
+        and is_near(rows, one.rows[-len(rows) :].double())
     )
     return tuple(dict.fromkeys(found))
 
@@ -222,7 +222,7 @@ def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:
         return None  # a cheap test first: there are thousands of known values
     known = known.double()
     for start in (total - count, *range(total - count)):
-        if near(rows, known[start : start + count], allowed):
+        if is_near(rows, known[start : start + count], allowed):
             if count == total:
                 return ""
             if start == total - count:
@@ -235,5 +235,5 @@ def _mean(rows: Tensor, known: Tensor, allowed: float) -> str | None:
     """Return a description if this row is the mean over all rows of `known`, else None."""
     if len(rows) != 1 or len(known) < 2 or rows.shape[1] != known.shape[1]:
         return None
-    found = near(rows, known.double().mean(dim=0, keepdim=True), allowed)
+    found = is_near(rows, known.double().mean(dim=0, keepdim=True), allowed)
     return "all tokens, averaged" if found else None

@@ -14,17 +14,17 @@ SAME = 1e-3
 FITTED = 16
 
 
-def near(mine: Tensor, known: Tensor, allowed: float = SAME) -> bool:
+def is_near(mine: Tensor, known: Tensor, allowed: float = SAME) -> bool:
     """Return whether every row is within `allowed` of the known one, relative to its norm."""
     size = known.norm(dim=-1).clamp_min(1e-12)
     return bool(((mine - known).norm(dim=-1) <= allowed * size).all())
 
 
-def alike(mine: Tensor, other: Tensor) -> bool:
+def is_alike(mine: Tensor, other: Tensor) -> bool:
     """Return whether two values have the same shape and are equal, floats except for rounding."""
     if mine.shape != other.shape or not mine.is_floating_point():
         return mine.shape == other.shape and bool((mine == other).all())
-    return near(rows(mine), rows(other))
+    return is_near(rows(mine), rows(other))
 
 
 def distance(mine: Tensor, reference: Tensor) -> float | None:

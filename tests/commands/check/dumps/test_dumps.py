@@ -71,11 +71,11 @@ def test_transformers_last_hidden_state_is_the_norms(tmp_path):
     names = {"hidden_states.1": torch.zeros(1, 3), "hidden_states.2": torch.zeros(1, 3)}
     found = reading.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
     assert "norm = lm.norm.output.save()" in reading.as_file(found, tmp_path / "made").text
-    assert reading.settled(found, 2).places == {
+    assert reading.resolve_states(found, 2).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "norm",
     }
-    assert reading.settled(found, 3).places == {
+    assert reading.resolve_states(found, 3).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "stream.1",
     }

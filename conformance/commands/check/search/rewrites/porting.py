@@ -14,7 +14,7 @@ from typing import Any
 import libcst as cst
 
 from conformance.commands.check.search.change import Clues
-from conformance.commands.check.search.patterns import match, parsed
+from conformance.commands.check.search.patterns import match, parse_pattern
 from conformance.commands.check.search.program import (
     Access,
     ParsedFile,
@@ -148,7 +148,7 @@ class _Port:
     def _called(self) -> list[str]:
         """Return the names of the functions that `hf` calls and that use modules' values."""
         program, found, waiting = self.program, list[str](), ["hf"]
-        head = parsed(f"X.{self.clues.head}(A)")
+        head = parse_pattern(f"X.{self.clues.head}(A)")
         while waiting:
             for name in sorted(names_in(program.code(program.functions[waiting.pop()]))):
                 function = program.functions.get(name)
@@ -177,7 +177,7 @@ class _Port:
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
         """Yield the splices for the requests and the modules' values in an expression or body."""
         program = self.program
-        head = parsed(f"X.{self.clues.head}(A)")
+        head = parse_pattern(f"X.{self.clues.head}(A)")
         for node in program.walk(root):
             if isinstance(node, cst.Call) and node in opening_calls(program, node):
                 yield program.swap(node, request(program, node, steps_of_hf(program)))
