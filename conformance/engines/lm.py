@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from conformance.engines import Refused
 from conformance.engines.model_parts import Own, TracedPart, every_row, floating
+from conformance.engines.score_rule import read_rule
 from conformance.engines.traced import Probe, TracedLayers, vector
 from conformance.engines.tree import follow
 from conformance.spec.records import Precision
@@ -59,6 +60,12 @@ class TracedModel:
         return functional.linear(normed.to(head.weight.dtype), head.weight)[
             :, : self.layers.parts.vocabulary
         ]
+
+    def pattern(self, layer: int, query: Tensor, key: Tensor) -> Tensor:
+        rule = read_rule(self.probe.observations, layer, query.device)
+        if len(query) > len(rule.cos):
+            raise Refused(f"the rule of this attention was measured for {len(rule.cos)} positions")
+        return rule.probabilities(query, key)
 
     @property
     def ids(self) -> Tensor:

@@ -60,12 +60,14 @@ class Probe:
 
     `streams` and `noise` have one entry per layer: [tokens, width], and the largest relative
     distance of a bf16 baseline run from it. `arranged` is how transformers' attention holds query,
-    key and value (`conformance.engines.inside_attention.measure`).
+    key and value (`conformance.engines.inside_attention.measure`). `observations` is the
+    file, which also holds the rules of attention (`conformance.engines.score_rule`).
     """
 
     streams: tuple[Tensor, ...]
     noise: tuple[float, ...]
     arranged: str = ""
+    observations: Path = Path()
 
     def norm(self, layer: int) -> float:
         """Return the median norm of the stream's rows after a layer."""
@@ -94,7 +96,7 @@ def read_probe(folder: Path) -> Probe:
         for layer in range(layers)
     )
     arranged = values.get(f"truth|{Site(ARRANGED)}", torch.empty(0, dtype=torch.uint8))
-    return Probe(reference, noise, bytes(arranged.tolist()).decode())
+    return Probe(reference, noise, bytes(arranged.tolist()).decode(), path)
 
 
 def vector(probe: Probe, layer: int, seed: int) -> Tensor:

@@ -241,6 +241,12 @@ class LM(Protocol):
     def lens(self, stream: Tensor) -> Tensor:
         """Apply the final norm and the head to rows of a stream. Returns [rows, vocabulary]."""
 
+    def pattern(self, layer: int, query: Tensor, key: Tensor) -> Tensor:
+        """Return attention probabilities, [tokens, heads, tokens], recomputed from the queries and
+        keys of a prompt that a trace read in this layer, by the rotary positions, scale, cap, mask,
+        window and sinks of transformers' attention.
+        """
+
     def log_probabilities(
         self,
         prompt: str,
@@ -331,10 +337,11 @@ class Reference(Protocol):
         `edits` change the stream after the layers that they are listed by, in every step. `given`
         replaces the input of these layers' routers, [width]. `parts` also keeps these parts of the
         model: "embedding", "input", "attention", "attention_input", "mlp", "mlp_input", "norm",
-        "router", and "query", "key", "value", "heads" of its attention. `held` are ids appended to
-        the prompt, `chosen` the ids of certain steps. `at` is called whenever a forward pass
-        reaches a place: one of `parts`, or "stream", and the layer (None for a part outside the
-        layers).
+        "router", and "query", "key", "value", "heads" of its attention, or "pattern": the
+        probabilities that eager attention returns, [tokens, heads, tokens]. `held` are ids appended
+        to the prompt, `chosen` the ids of certain steps. `at` is called whenever a forward pass
+        reaches a place: one of `parts` except "pattern", or "stream", and the layer (None for a
+        part outside the layers).
         """
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:

@@ -17,6 +17,7 @@ _EXPERTS = {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 #: parallel branches, experts of both layouts, and a model without attention.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bloom": {},
+    "cohere": _GROUPED,
     "falcon": {},
     "gemma2": {**_GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8},
     "gemma3_text": {**_GROUPED, "head_dim": 8},

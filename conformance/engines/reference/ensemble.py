@@ -13,7 +13,7 @@ from conformance.engines.tree import exchanged
 from conformance.spec.generated_tokens import FLOAT32_WAY
 
 #: The attribute of an attention module that caps its scores.
-_CAP = "attn_logit_softcapping"
+CAP = "attn_logit_softcapping"
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def members(*, sdpa: bool) -> tuple[EnsembleMember, ...]:
 
 def score_caps(module: Module) -> dict[Any, float]:
     """Return the attention modules that cap their scores, with the cap."""
-    caps = {child: getattr(child, _CAP, None) for child in module.modules()}
+    caps = {child: getattr(child, CAP, None) for child in module.modules()}
     return {child: cap for child, cap in caps.items() if cap is not None}
 
 
 def uncapped(module: Module) -> AbstractContextManager[None]:
     """Disable the soft cap of the attention scores, so that eager and sdpa can be compared."""
-    return exchanged(dict.fromkeys(score_caps(module)), _CAP)
+    return exchanged(dict.fromkeys(score_caps(module)), CAP)

@@ -32,12 +32,15 @@ from conformance.engines.reference.known import PrefillOutputs, count_unchanged_
 from conformance.engines.reference.places import (
     INPUTS,
     OUTPUTS,
+    PATTERN,
     Place,
     Seen,
     Visit,
     keeping_visits,
     visited,
 )
+from conformance.engines.reference.score_rules import eager, find_rules
+from conformance.engines.score_rule import FIELDS
 from conformance.engines.tree import exchanged, follow, hooked, reaches
 from conformance.spec.builtin.probe import PROBE
 from conformance.spec.direction import direction
@@ -213,6 +216,19 @@ class ReferenceModel:
         path = getattr(self.parts, part)
         return [at for at, layer in enumerate(self.modules) if path and reaches(layer, path)]
 
+    def score_rules(self) -> dict[str, dict[int, Tensor]]:
+        """Return the fields of the rules by which attentions score, each by layer; none if this is
+        a baseline run.
+        """
+        having = self.having("qkv") if self.member == REFERENCE_RUN else []
+        if not having:
+            return {}
+        rules = find_rules(self.module, self.modules, self.parts, having)
+        return {
+            site: {at: getattr(rule, name) for at, rule in rules.items()}
+            for name, site in FIELDS.items()
+        }
+
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """Return the same vector as `lm.direction` on the engines, in this member's dtype."""
         width: int = self.module.config.get_text_config().hidden_size
@@ -357,6 +373,8 @@ class ReferenceModel:
                 )
             )
             stack.enter_context(self._routed_by(changes.router_inputs))
+            if PATTERN in parts:
+                stack.enter_context(eager(self.module))
             if parts:
                 visits = keeping_visits(self.modules, self.parts, parts, run.parts)
                 kept = visited(self.module, self.modules, self.parts, visits, rows)

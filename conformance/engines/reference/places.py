@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines import Refused
 from conformance.engines.inside_attention import Inside
 from conformance.engines.model_parts import Parts, arguments, floating
 from conformance.engines.structure import replace_tensor
@@ -29,6 +30,8 @@ OUTPUTS = {name: name for name in ("embedding", "norm", "attention", "mlp", "rou
 INPUTS = {"input": "", "attention_input": "attention", "mlp_input": "mlp"}
 #: Parts of each layer's attention, [tokens, heads, width].
 WITHIN = ("query", "key", "value", "heads")
+#: The probabilities that eager attention returns, [tokens, heads, tokens]: read, never written.
+PATTERN = "pattern"
 #: The model's final output.
 LOGITS = "logits"
 
@@ -79,21 +82,20 @@ def visited(
         return torch.cat([rows[None], batch[1:]]).reshape(value.shape)
 
     def visit_last(visit: Visit, value: Tensor) -> Tensor | None:
-        own = value[0, -1]
-        new = visit(step, own)
-        if new is None or new is own:
-            return None
-        changed = value.clone()
-        changed[0, -1] = new.to(value.dtype)
-        return changed
+        return _with_last(value, visit(step, value[0, -1]))
 
     def visit_within(visit: Visit, place: Inside, value: Tensor) -> Tensor | None:
         own = partial(without_padding, padding)
         new = visit(step, place.read(value, own))
         return None if new is None else place.write(value, own, new)
 
+    def visit_pattern(visit: Visit, rows: Tensor) -> None:
+        visit(step, without_padding(padding, rows[..., padding:]))
+
     def watch(part: str, layer: int | None, visit: Visit) -> Any:
         root = model if layer is None else layers[layer]
+        if part == PATTERN:
+            return _hook_pattern(follow(root, parts.attention), partial(visit_pattern, visit))
         if part in WITHIN:
             seen = partial(visit_within, visit, parts.inside.places[part])
             return hook_within(parts, root, part, seen)
@@ -106,6 +108,23 @@ def visited(
         yield
 
 
+def returned_weights(output: Any) -> Tensor | None:
+    """Return the probabilities [batch, heads, tokens, tokens] in an attention's output, if any."""
+    weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+    return weights if isinstance(weights, Tensor) and weights.ndim == 4 else None
+
+
+def _hook_pattern(attention: Module, seen: Callable[[Tensor], None]) -> Any:
+    """Call `seen` with the probabilities [tokens, heads, tokens] of the first prompt."""
+
+    def after(module: Module, args: Any, output: Any) -> None:
+        if (weights := returned_weights(output)) is None:
+            raise Refused("transformers' attention returns no probabilities")
+        seen(weights[0].transpose(0, 1))
+
+    return attention.register_forward_hook(after)
+
+
 def hook_within(
     parts: Parts, layer: Module, name: str, seen: Callable[[Tensor], Tensor | None]
 ) -> Any:
@@ -114,6 +133,15 @@ def hook_within(
     """
     module = follow(layer, _path(parts, name))
     return _hook_tensor(module, seen, of_input=parts.inside.places[name].of_input)
+
+
+def _with_last(value: Tensor, new: Tensor | None) -> Tensor | None:
+    """Return logits [batch, tokens, vocabulary] with `new` for the first prompt's last token."""
+    if new is None:
+        return None
+    changed = value.clone()
+    changed[0, -1] = new.to(value.dtype)
+    return changed
 
 
 def without_padding(padding: int, rows: Tensor) -> Tensor:
@@ -125,7 +153,7 @@ def _path(parts: Parts, name: str) -> str:
     """Return the path of the module that takes or returns a part."""
     if name in WITHIN:
         return f"{parts.attention}.{parts.inside.places[name].path}"
-    part = OUTPUTS.get(name) or INPUTS[name]
+    part = "attention" if name == PATTERN else OUTPUTS.get(name) or INPUTS[name]
     return str(getattr(parts, part)) if part else ""
 
 

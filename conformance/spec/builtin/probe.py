@@ -16,7 +16,8 @@ ARRANGED = "arranged"
 
 def _probe_reference(model: Any, case: Case) -> Any:
     run = model.run(case.prompts[0])
-    return [{"stream": run.stream, "logits": run.logits, ARRANGED: model.arranged}]
+    found = {"stream": run.stream, "logits": run.logits, ARRANGED: model.arranged}
+    return [found | model.score_rules()]
 
 
 def _probe_trace(lm: Any, case: Case) -> Any:

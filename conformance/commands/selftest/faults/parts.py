@@ -27,7 +27,9 @@ PART = FaultFamily(
 )
 HEADS = FaultFamily(**PART.common | {"point": Point.HELD, "cases": "heads.read", "parts": "heads"})
 QKV = FaultFamily(**HEADS.common | {"cases": "qkv.read", "parts": "qkv"})
-FAMILIES = (INPUT, PART, HEADS, QKV)
+#: Faults that the probabilities recomputed from queries and keys must show too.
+SCORED = FaultFamily(**QKV.common | {"cases": ("qkv.read", "pattern.all")})
+FAMILIES = (INPUT, PART, HEADS, QKV, SCORED)
 
 
 @INPUT.fault("input-positions", verdicts=Verdict.STRUCTURE, places=EVERY, quick=True)
@@ -153,7 +155,7 @@ def key_for_value(value: Tensor, now: Moment) -> Tensor:
     return key.clone()
 
 
-@QKV.fault("key-other-group")
+@SCORED.fault("key-other-group")
 def other_group(value: Tensor, now: Moment) -> Tensor:
     """Of grouped heads each key is that of another group."""
     if value.shape[1] < 2:
@@ -180,3 +182,16 @@ def before_norm(value: Tensor, now: Moment) -> Tensor:
         value.dtype
     )
     return changed
+
+
+@SCORED.fault("query-after-rotary")
+def after_rotary(value: Tensor, now: Moment) -> Tensor:
+    """A query is read after rotary positions."""
+    if now.raw()[0] != "query":
+        return value
+    tokens, _, width = value.shape
+    frequencies = 10_000.0 ** -(torch.arange(0, width, 2, device=value.device) / width)
+    angles = torch.arange(tokens, device=value.device)[:, None, None] * frequencies
+    one, other = value.float().chunk(2, dim=-1)
+    turned = torch.polar(torch.ones_like(angles), angles) * torch.complex(one, other)
+    return torch.cat([turned.real, turned.imag], dim=-1).to(value.dtype)
