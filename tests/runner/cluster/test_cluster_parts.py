@@ -175,7 +175,7 @@ def test_a_checkpoint_that_came_in_part_is_refused(tmp_path: Path) -> None:
     made = _sealed(tmp_path / "home" / "m-1")
     packed = upload.pack(made.path, lambda piece: piece)
     packed["files"] = [file for file in packed["files"] if file[0] != "model.safetensors"]
-    with pytest.raises(ConformanceError, match="did not come whole"):
+    with pytest.raises(ConformanceError, match="is incomplete"):
         upload.checkpoint(tmp_path / "gone", "x", packed, tmp_path / "node", lambda piece: piece)
     assert not list((tmp_path / "node" / "checkpoints").glob("[!.]*"))
 
