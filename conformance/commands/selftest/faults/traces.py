@@ -155,7 +155,6 @@ def nothing_asked(how: Any, now: Moment) -> Any:
     cases="clean.pair",
     verdicts=Verdict.UNSUPPORTED,
     precision=Precision.BF16,
-    quick=True,
 )
 def refused(how: Any, now: Moment) -> Any:
     """A case that float32 passes is refused in bf16."""
