@@ -94,13 +94,14 @@ def results(
         judged = judge.judge_cells([*plain, *cells])
         by_precision[precision] = decided = {cell.id: judged[cell.id] for cell in plain}
         by_cell |= judge.attribute_failures(judged, columns)
-        by_cell |= judge.attribute_failures(decided, sound)
         for group in _alone(in_precision):
             own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
             blamed = judge.attribute_failures(own, [column.as_judged() for column in group])
             apart |= {
                 name: result.attribution for name, result in blamed.items() if result.attribution
             }
+    # Last is bf16, whose cells are judged in both precisions: the fault-free ones as in any run.
+    by_cell |= judge.attribute_failures(decided, sound)
     by_precision[BF16] = OneModel(run, model, sound, *context, (BF16,)).judge_cells(plain)
     return Verdicts(by_cell, apart, by_precision)
 
