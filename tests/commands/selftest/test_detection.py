@@ -75,7 +75,7 @@ def test_the_default_tier_has_a_cell_for_every_fault_on_every_kind_of_layer():
     full, default = select(Choice(tier="full", **where)), select(Choice(**where))
     kinds = detection.kinds_of(Choice(**where))
     models = [model for model in full.models if model.id in kinds]
-    assert len(models) == 7
+    assert len(models) == 6
     backends = [column.backend for column in full.columns]
     faults = [fault for fault in FAULTS.values() if not fault.silent]
     rows = [

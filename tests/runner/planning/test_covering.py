@@ -149,7 +149,7 @@ def test_the_default_tier_covers_the_project(default):
     full = plan.cells([m for m in known.models if "full" in m.tiers], columns, scenarios)
     observed = 2 * len(default.cells) - len(default.float32_only)
     assert observed <= 2 * len(full) / 4
-    kinds = {model.id for model in default.models if "columns" in model.tiers}
+    kinds = {model.id for model in default.models if "layer_kinds" in model.tiers}
     for model, scenario in product(default.models, scenarios.values()):
         of_family = {
             value
