@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from conformance.commands.bisect import locks
-from conformance.commands.check.dumps import reading
+from conformance.commands.bisect import candidates
+from conformance.commands.check import dumps
 from conformance.commands.fuzz import campaign, corpus, tally
 from conformance.errors import ConformanceError
 from conformance.report.sections import selftest
@@ -97,7 +97,7 @@ FILES = (
     Read(
         "dump.safetensors",
         _tensors(),
-        lambda at: reading.read(at / "dump.safetensors", ["p0/s0/stream.1=stream.1"]),
+        lambda at: dumps.read(at / "dump.safetensors", ["p0/s0/stream.1=stream.1"]),
     ),
     Read(
         "kept.json",
@@ -107,7 +107,7 @@ FILES = (
     Read("pyproject.toml", PYPROJECT, project.here, tolerant=True),
     Read("events.jsonl", EVENTS, lambda at: Attempt(GroupFolder(at), 1).hear(), tolerant=True),
     Read("selftest.json", {"schema": "x"}, selftest.read, tolerant=True),
-    Read("lock.txt", LOCK, lambda at: locks.read(at / "lock.txt"), tolerant=True),
+    Read("lock.txt", LOCK, lambda at: candidates.read_lock(at / "lock.txt"), tolerant=True),
     Read("campaign.json", CAMPAIGN, campaign.read),
     Read("config.json", CONFIG, lambda at: named.find_model(str(at), at / "models.yaml")),
 )

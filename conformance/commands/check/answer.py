@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance.commands.check.checked import Answered, CheckAnswer, Checked, CheckFinding
 from conformance.commands.check.describe import describe_difference
 from conformance.commands.check.engine_errors import explain_error, find_lines
-from conformance.commands.check.gather import Asked, identity
+from conformance.commands.check.gather import CheckRequest, identity
 from conformance.commands.check.search.edits import Found, suggested
 from conformance.commands.check.search.trial import FileReference
 from conformance.commands.check.values import compare, naming
@@ -51,32 +51,32 @@ _FILLED = "a list or dict that a block fills comes back where the block makes an
 
 
 def answers(
-    asked: Asked,
+    request: CheckRequest,
     run: RunFolder,
     tell: Callable[[str], None] = lambda _: None,
     found: Sequence[Found] = (),
-    given: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
+    known: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
 ) -> Iterator[Answered]:
     """Yield the answer for every file on every column, from the workers' observations and the edits
-    that a search `found`. `tell` receives progress messages. Answers in `given`, by file and
-    column, are reused.
+    that a search `found`. `tell` receives progress messages. `known` answers, by file and column,
+    are reused.
     """
     results = {(one.file, one.backend): one for one in found}
-    for file in asked.files:
+    for file in request.files:
         others: list[Checked] = []
-        for backend in asked.backends:
+        for backend in request.backends:
             if backend != HF:
                 tell(f"comparing {file.name} on {backend.id}")
             place = file.name, backend.id
-            answered = given.get(place) or answer(asked, run, file, backend)
+            answered = known.get(place) or answer(request, run, file, backend)
             checked = suggested(file, answered.checked, results.get(place), others)
             others.append(checked)
             yield replace(answered, checked=checked)
 
 
-def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> Answered:
+def answer(request: CheckRequest, run: RunFolder, file: UserFile, backend: Backend) -> Answered:
     """Return the answer for one file on one column, without any suggested edit."""
-    case = _Case(asked, run, file, backend)
+    case = _Case(run, request.model.id, file, backend)
     return Answered(case.checked(), file.name, tuple(case.evidence), case.prompt_ids)
 
 
@@ -84,17 +84,13 @@ def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> An
 class _Case:
     """One file on one column, and the evidence and words collected for its answer."""
 
-    asked: Asked
     run: RunFolder
+    model: str
     file: UserFile
     backend: Backend
     evidence: list[Answer] = field(default_factory=list)
     prompt_ids: tuple[tuple[int, ...], ...] = ()
-    said: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def model(self) -> str:
-        return self.asked.model.id
+    words: dict[str, Any] = field(default_factory=dict)
 
     def checked(self) -> Checked:
         """Return the answer from transformers' run, then the engine's float32, then its bf16."""
@@ -103,8 +99,8 @@ class _Case:
             return self._say(CheckAnswer.INVALID, f"the model cannot be had: {built.reason}")
         reference = self._outcome(REFERENCE.id)
         if reference.status is not Status.OK:
-            begin = "does not run on transformers itself"
-            return self._failed(reference, CheckAnswer.INVALID, begin)
+            words = "does not run on transformers itself"
+            return self._failed(reference, CheckAnswer.INVALID, words)
         if self.backend == HF:
             return self._say(CheckAnswer.SAME, "runs on transformers; no engine was asked for")
         if self.file.lacks_a_port:
@@ -115,21 +111,20 @@ class _Case:
         if meaning.status is not Status.OK:
             refused = meaning.status is Status.UNSUPPORTED
             answer = CheckAnswer.UNSUPPORTED if refused else CheckAnswer.FAILS
-            return self._failed(
-                meaning, answer, f"runs on transformers and not on {self.backend.id}"
-            )
+            words = f"runs on transformers and not on {self.backend.id}"
+            return self._failed(meaning, answer, words)
         return self._judged(self._seen(REFERENCE.id), self._seen(folder))
 
     def _say(self, answer: CheckAnswer, sentence: str, **more: Any) -> Checked:
         begun = Checked(str(self.file.path), self.model, self.backend.id, answer, sentence)
-        return replace(begun, **self.said, **more)
+        return replace(begun, **self.words, **more)
 
     def _outcome(self, folder: str) -> Outcome:
         found = self.run.outcome(self.model, folder, self.file.key)
         if found is not None:
             return found
         group = self.run.group(self.model, folder)
-        reason = group.reason if group and group.reason else "it was not run"
+        reason = (group and group.reason) or "it was not run"
         return Outcome(Status.MISSING, reason=reason, harness=group is None)
 
     def _seen(self, folder: str) -> dict[str, Tensor]:
@@ -158,7 +153,7 @@ class _Case:
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         names = naming.read(seen)
-        self.prompt_ids = tuple(map(tuple, compare.prompt_ids(compare.layers(seen))))
+        self.prompt_ids = tuple(map(tuple, compare.prompt_ids(seen)))
         compared = FileReference(seen).judge(mine, precision, names, self.file.order_of)
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
@@ -167,7 +162,7 @@ class _Case:
         """Return the answer from float32, and from bf16 if float32 agrees."""
         compared = self._compared(seen, mine, Precision.FLOAT32)
         meaning, names = compared.judgement, naming.read(seen)
-        self.said = {
+        self.words = {
             "notes": compared.notes,
             "meaning": f"{meaning.verdict}: {meaning.reason}",
             "error": max((one.error or 0.0 for one in meaning.observations), default=0.0),
@@ -190,15 +185,15 @@ class _Case:
         called = ", ".join(f"`{names.of(site)}`" for site in blank[:_NAMED])
         if blank and compared.passes and not alone:
             noted.append(f"{called} is 0 on transformers: it shows nothing")
-        told: tuple[CheckFinding, ...] = ()
+        found: tuple[CheckFinding, ...] = ()
         if not compared.passes:
             layer_list = str(identity(self.run, self.model).get("layer_list", ""))
-            told = describe_difference(seen, mine, meaning, layer_list).findings
-            noted += [_FILLED] if any(one.kind == "missing" for one in told) else []
-        self.said["notes"] = (*compared.notes, *noted)
+            found = describe_difference(seen, mine, meaning, layer_list).findings
+            noted += [_FILLED] if any(one.kind == "missing" for one in found) else []
+        self.words["notes"] = (*compared.notes, *noted)
         if not compared.passes:
-            sentence = f"not the same: {told[0].words if told else meaning.reason}"
-            return self._say(CheckAnswer.DIFFERS, sentence, findings=told)
+            sentence = f"not the same: {found[0].words if found else meaning.reason}"
+            return self._say(CheckAnswer.DIFFERS, sentence, findings=found)
         if alone:
             sentence = (
                 f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
@@ -217,7 +212,7 @@ class _Case:
             return self._say(CheckAnswer.FAILS, sentence, detail=outcome.detail)
         compared = self._compared(seen, self._seen(folder), Precision.BF16)
         numbers = compared.judgement
-        self.said["numerics"] = f"{numbers.verdict}: {numbers.reason}"
+        self.words["numerics"] = f"{numbers.verdict}: {numbers.reason}"
         if compared.passes:
             words = "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
             return self._say(CheckAnswer.SAME, words)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -19,10 +19,11 @@ from conformance.spec.checkpoints import cache_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
     from conformance.commands.check.checked import Answered
-    from conformance.commands.check.dumps.reading import Dump
-    from conformance.commands.check.gather import Asked
+    from conformance.commands.check.dumps import Dump
+    from conformance.commands.check.gather import CheckRequest
     from conformance.runner.scheduling import Event, RunSummary, TimeLimits
     from conformance.runner.store import RunFolder
 
@@ -102,9 +103,8 @@ def check(
     chosen = named.find_model(model, manifest)
     named.require_layers(columns, chosen)
     engines.require_engine()
-    from conformance.commands.check import gather, kept, show
+    from conformance.commands.check import dumps, gather, kept, show
     from conformance.commands.check.checked import exit_code
-    from conformance.commands.check.dumps import reading
     from conformance.commands.check.search.edits import write_fixes
     from conformance.commands.shared import execution
     from conformance.runner.planning import trust
@@ -113,37 +113,38 @@ def check(
     from conformance.spec.records import to_json
 
     place = reports or selecting.checks()
-    recorded = reading.read(dump, maps) if dump else None
+    recorded = dumps.read(dump, maps) if dump else None
     if recorded:
-        texts = (reading.as_file(recorded, place / "dump"),)
-    asked = gather.Asked(
+        texts = (dumps.as_file(recorded, place / "dump"),)
+    request = gather.CheckRequest(
         texts,
         chosen,
         (named.DUMP,) if recorded else columns,
         tuple(prompt),
         model,
-        options=_as_given(context),
+        options=_list_options(context),
         memory=memory,
         search=search,
     )
-    folder = kept.begin(asked, place)
-    code = tuple(path for file in asked.files for path in kept.contents(folder, file).values())
+    folder = kept.begin(request, place)
+    code = tuple(path for file in request.files for path in kept.contents(folder, file).values())
     trust.note(cache_folder(), trust.Executed((chosen,), code=code))
     limits = TimeLimits(cell=timeout, load=load_timeout)
-    with CheckActivity() as activity:
-        given: dict[tuple[str, str], Answered] = {}
-        summary = _gather(asked, folder, limits, activity, given)
+    with err.status("starting") as status:
+        activity = CheckActivity(status)
+        known: dict[tuple[str, str], Answered] = {}
+        summary = _gather(request, folder, limits, activity, known)
         try:
             execution.keep_info(folder, summary)
-            answered = _answer(asked, folder, recorded, None if json else out, activity, given)
-            page = kept.publish(folder, asked, answered)
+            answered = _answer(request, folder, recorded, None if json else out, activity, known)
+            page = kept.publish(folder, request, answered)
         except KeyboardInterrupt:
-            activity.tell(_how_to_continue(asked, folder, reports))
+            activity.tell(_how_to_continue(request, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
         sweep_checks(place)
     if fix:
-        before = {str(file.path): file.text for file in asked.files}
+        before = {str(file.path): file.text for file in request.files}
         for line in write_fixes([one.checked for one in answered], before):
             note(line)
     checked = [replace(one.checked, page=str(page)) for one in answered]
@@ -156,20 +157,13 @@ def check(
 
 
 class CheckActivity:
-    """The status line: `with CheckActivity() as activity`."""
+    """The current activity: the status line of a terminal, or lines in a log."""
 
-    def __init__(self) -> None:
-        self.status = err.status("starting")
-
-    def __enter__(self) -> Self:
-        self.status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.status.stop()
+    def __init__(self, status: Status) -> None:
+        self.status = status
 
     def show(self, words: str) -> None:
-        """Show the current activity: in the status line of a terminal, or as a line in a log."""
+        """Show what is done now."""
         if words and err.is_terminal:
             self.status.update(escape(words))
         elif words:
@@ -190,7 +184,7 @@ class CheckActivity:
             self.status.start()
 
 
-def _as_given(context: typer.Context) -> tuple[str, ...]:
+def _list_options(context: typer.Context) -> tuple[str, ...]:
     """Return the options that were given on the command line, without those that took defaults."""
     words = []
     for option in context.command.params:
@@ -205,24 +199,24 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
 
 
 def _gather(
-    asked: Asked,
+    request: CheckRequest,
     folder: RunFolder,
     limits: TimeLimits,
     activity: CheckActivity,
-    given: dict[tuple[str, str], Answered],
+    known: dict[tuple[str, str], Answered],
 ) -> RunSummary:
-    """Run the files, and edits of them. `given` receives answers that are found meanwhile. Exits
+    """Run the files, and edits of them. `known` receives answers that are found meanwhile. Exits
     when interrupted.
     """
     from conformance.commands.check import gather
     from conformance.commands.check.searching import search
 
     def progress(event: Event) -> None:
-        activity.show(gather.words(event))
+        activity.show(gather.describe_event(event))
 
-    searched = asked.search != 0 and asked.engines
-    steps = search(asked, folder, given, activity.show) if searched else None
-    summary = gather.gather(asked, folder, limits, progress, steps)
+    searched = request.search != 0 and request.engines
+    steps = search(request, folder, known, activity.show) if searched else None
+    summary = gather.gather(request, folder, limits, progress, steps)
     if summary.interrupted:
         activity.tell("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -230,39 +224,39 @@ def _gather(
 
 
 def _answer(
-    asked: Asked,
+    request: CheckRequest,
     folder: RunFolder,
     recorded: Dump | None,
     console: Console | None,
     activity: CheckActivity,
-    given: Mapping[tuple[str, str], Answered],
+    known: Mapping[tuple[str, str], Answered],
 ) -> tuple[Answered, ...]:
-    """Return the answers for all files, or the one for a dump. `given` are answers from the
+    """Return the answers for all files, or the one for a dump. `known` are answers from the
     search. Print each answer to the console, if there is one, when it is ready.
     """
-    from conformance.commands.check import answer, show
-    from conformance.commands.check.dumps import judging
+    from conformance.commands.check import answer, dumps, show
     from conformance.commands.check.searching import read_search_results
 
     answers: Iterable[Answered]
     if recorded:
         activity.show(f"comparing {recorded.path.name} with transformers")
-        answers = (judging.judge_dump(recorded, asked, folder),)
+        answers = (dumps.judge_dump(recorded, request, folder),)
     else:
-        answers = answer.answers(asked, folder, activity.show, read_search_results(folder), given)
+        found = read_search_results(folder)
+        answers = answer.answers(request, folder, activity.show, found, known)
     answered = []
     for one in answers:
         answered.append(one)
         if console is not None:
             with activity.paused():
-                show.answer(one.checked, [file.path for file in asked.files], console)
+                show.answer(one.checked, [file.path for file in request.files], console)
     activity.show("writing the page")
     return tuple(answered)
 
 
-def _how_to_continue(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
+def _how_to_continue(request: CheckRequest, folder: RunFolder, reports: Path | None) -> str:
     """Return how to continue: the observations are complete, but a dump's numbers are not kept."""
-    if asked.dump:
+    if request.dump:
         return f"interrupted; check it again: {folder.plan().command}"
     where = ["--reports", str(reports)] if reports else []
     return f"interrupted; go on with: {shlex.join(['conformance', 'judge', folder.id, *where])}"

@@ -6,13 +6,13 @@ which runs edits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from conformance.commands.check.checked import CheckFinding
-from conformance.commands.check.values import compare, naming, relations
+from conformance.commands.check.values import compare, naming
 from conformance.commands.check.values.compare import Values
 from conformance.commands.check.values.divergence import UNEXPLAINED, pairs, parting
 from conformance.commands.check.values.known_values import (
@@ -61,24 +61,25 @@ def describe_difference(
     known = catalogue(seen, layer_list)
     ours, theirs = compare.layers(mine), compare.layers(seen)
     part = parting(ours, seen, known)
-    reference = compare.select_runs(seen, Precision.FLOAT32)
-    alike, _ = compare.made_alike(compare.returned(mine), reference)
-    sides = _Sides(
-        {Site.parse(site): value for site, value in reference["truth"].items()},
-        {Site.parse(site): value for site, value in alike.items()},
-        naming.read(seen),
-        known,
+    runs = compare.select_runs(seen, Precision.FLOAT32)
+    alike, _ = compare.made_alike(compare.returned(mine), runs)
+    reference, values = (
+        {Site.parse(site): value for site, value in one.items()} for one in (runs["truth"], alike)
     )
+    sides = _Sides(reference, values, naming.read(seen), known)
     wrong: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         wrong.setdefault(site.name, site)
     judged = {Site.parse(one.site): one.message for one in judgement.observations}
-    reads = [sides.describe(site, judged.get(site, "")) for site in [*wrong.values()][:_MOST]]
+    reads = [sides.describe(site, judged[site]) for site in [*wrong.values()][:_MOST]]
     meant = [sides.reference[site] for site in wrong.values() if site in sides.reference]
     floats = [value for value in meant if value.is_floating_point()]
     places = (place for value in floats for place in places_of(value, known))
+    # Another finding is the cause if the layers' difference explains nothing by itself.
+    explained = any(one.kind not in _FOLLOW for one in reads)
+    later = part is not None and part.kind in UNEXPLAINED and explained
     return Difference(
-        _other_prompts(ours, theirs) or _in_order(part, reads),
+        _other_prompts(ours, theirs) or ((part,) if part and not later else ()) + tuple(reads),
         part,
         tuple(dict.fromkeys(places)),
         tuple(wrong),
@@ -98,13 +99,6 @@ def _other_prompts(
     return (CheckFinding("prompt", words, prompt=number),)
 
 
-def _in_order(part: CheckFinding | None, reads: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
-    """Return the findings, with the layers' difference first if it is the cause."""
-    if part is None or (part.kind in UNEXPLAINED and any(one.kind not in _FOLLOW for one in reads)):
-        return tuple(reads)
-    return (part, *reads)
-
-
 @dataclass(frozen=True)
 class _Sides:
     """The returned values of both sides, and the catalogue of what transformers computed."""
@@ -116,10 +110,10 @@ class _Sides:
 
     def describe(self, site: Site, message: str) -> CheckFinding:
         """Return a finding on what a wrong value holds instead; `message` is the judge's."""
-        kind, words, layer = self._told(site, message)
+        kind, words, layer = self._held_instead(site, message)
         return CheckFinding(kind, words, self.names.of(site), layer, site.step, site.prompt)
 
-    def _told(self, site: Site, message: str) -> tuple[str, str, int | None]:
+    def _held_instead(self, site: Site, message: str) -> tuple[str, str, int | None]:
         """Return the finding's kind, its words, and the layer of the value that was meant."""
         mine, reference = self.values.get(site), self.reference.get(site)
         name = f"`{self.names.of(site)}`"
@@ -140,14 +134,13 @@ class _Sides:
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
         """Return the site of another returned value that this one equals, None if there is none."""
-        for other, value in self.reference.items():
-            if other == site or mine.numel() < relations.FITTED:
-                continue
-            if relations.is_alike(mine, value) and not relations.is_alike(
-                value, self.reference[site]
-            ):
-                return other
-        return None
+        own = self.reference[site]
+        others = (
+            other
+            for other, value in self.reference.items()
+            if compare.is_alike(mine, value) and not compare.is_alike(value, own)
+        )
+        return next(others, None) if mine.numel() >= compare.FITTED else None
 
 
 def _instead(name: str, held: Known, meant: Known | None) -> tuple[str, str, int | None]:
@@ -169,11 +162,11 @@ def _instead(name: str, held: Known, meant: Known | None) -> tuple[str, str, int
 
 def _unlike(name: str, mine: Tensor, reference: Tensor, message: str) -> tuple[str, str, None]:
     """Return kind and words for a value that holds no other known value."""
-    if (gain := relations.multiple(mine, reference)) is not None and abs(gain - 1) > 1e-3:
+    if (gain := compare.multiple(mine, reference)) is not None and abs(gain - 1) > 1e-3:
         return "scaled", f"{name} is {gain:.3g} times what it is on transformers", None
     if mine.shape != reference.shape:
         words = f"{name} has shape {list(mine.shape)} instead of {list(reference.shape)}"
         return "structure", words, None
-    off = relations.distance(mine, reference)
+    off = compare.distance(mine, reference)
     far = f", off by {100 * off:.3g} % of its size" if off else ""
     return "unknown", f"{name} differs: {message or 'it is off'}{far}", None

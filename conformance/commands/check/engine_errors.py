@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from conformance.spec.records import Outcome, Status
 
@@ -60,8 +59,7 @@ def explain_error(outcome: Outcome) -> str:
     first = outcome.reason.strip().partition("\n")[0]
     reason = re.sub(r"^(\w+): \1: ", r"\1: ", first)
     for kind, (what, words) in ADAPTER.items():
-        absent = re.search(rf"'{kind}' object has no attribute '(\w+)'", reason)
-        if absent is not None:
+        if absent := re.search(rf"'{kind}' object has no attribute '(\w+)'", reason):
             return (
                 f"{what} has no `{absent[1]}`, but: {words}. Every module of the model is reached "
                 "by two functions, `hf(model)` and `vllm(model)`, in the place of `trace(lm)`"
@@ -74,34 +72,28 @@ def explain_error(outcome: Outcome) -> str:
 def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
     """Return the lines of the file called `name` that an outcome names, the innermost first.
 
-    A worker that hung has printed its stacks, in which the innermost frame comes first.
+    A worker that hung has printed its stacks, in which the innermost frame comes first. nnsight
+    regenerates a block from its syntax tree: one line for each statement, without comments.
     """
     detail = f"{outcome.reason}\n{outcome.detail}"
     if outcome.status is Status.TIMEOUT:
         place = rf'(?:[^"]*{re.escape(name)}|<(?:edit|nnsight)[^">]*>)'
         numbers = map(int, re.findall(rf'File "{place}", line (\d+) in ', detail))
         return tuple(number for number in numbers if number <= text.count("\n") + 1)
+
+    def bare(line: str) -> str:
+        return line.partition("#")[0].strip()
+
+    shown = [(number, bare(line)) for number, line in enumerate(text.splitlines(), 1)]
+    shown += [
+        (node.lineno, bare(ast.unparse(node).partition("\n")[0]))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt)
+    ]
     place = rf'(?:[^"]*{re.escape(name)}|<[^">]+>)'
     frames = re.findall(rf'File "{place}", line (\d+), in [^\n]+\n *([^\n]*)', detail)
-    shown = list(_shown(text))
     found: dict[int, None] = {}
     for number, words in reversed(frames):
-        if alike := [line for line, one in shown if one == _bare(words)]:
+        if alike := [line for line, one in shown if one and one == bare(words)]:
             found[min((abs(line - int(number)), line) for line in alike)[1]] = None
     return tuple(found)
-
-
-def _shown(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line's number and the forms in which a traceback may show it. nnsight regenerates
-    a block from its syntax tree: one line for each statement, without comments.
-    """
-    for number, line in enumerate(text.splitlines(), 1):
-        if _bare(line):
-            yield number, _bare(line)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.stmt):
-            yield node.lineno, _bare(ast.unparse(node).partition("\n")[0])
-
-
-def _bare(text: str) -> str:
-    return text.partition("#")[0].strip()

@@ -24,8 +24,6 @@ from conformance.spec.inputs.user_file import UserFile
 from conformance.spec.records import Backend, Column, Job, Model, Precision, Status
 from conformance.spec.scenario import PAIR
 
-_ENGINES = "conformance.engines.user_trace"
-
 #: The longest sequence, in tokens, that an engine is opened for.
 LENGTH = 2048
 
@@ -37,7 +35,7 @@ REFERENCE_COLUMN = Column(Backend(REFERENCE.id, HF.engine, default=False))
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckRequest:
     """The request for a check: files, model, columns and prompts.
 
     `named` is the model as the user names it. `options` are the command's options that affect the
@@ -66,7 +64,7 @@ class Asked:
 
 
 def gather(
-    asked: Asked,
+    request: CheckRequest,
     run: RunFolder,
     limits: runner.TimeLimits,
     on_event: Callable[[runner.Event], None],
@@ -77,7 +75,7 @@ def gather(
     `steps` are those of a search: the engines stay loaded for it after they have run the files.
     Raises what the search raised.
     """
-    jobs = _Maker(asked, run, searched=steps is not None).jobs()
+    jobs = _Maker(request, run, searched=steps is not None).jobs()
     session = Session({job.id for job in jobs[1:]}, steps) if steps is not None else None
     if session is not None:
         jobs[1:] = [replace(one, follow=partial(session.follow, one.id)) for one in jobs[1:]]
@@ -87,8 +85,8 @@ def gather(
             session.hear(event)
         on_event(event)
 
-    logs, jobs_at_once = run.path / "zygotes", os.cpu_count() or 1
-    summary = runner.run(jobs, logs=logs, jobs=jobs_at_once, limits=limits, on_event=hear)
+    logs, cores = run.path / "zygotes", os.cpu_count() or 1
+    summary = runner.run(jobs, logs=logs, jobs=cores, limits=limits, on_event=hear)
     if session is not None and session.error is not None:
         raise session.error
     if not summary.interrupted:
@@ -115,14 +113,14 @@ def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
 class _Maker:
     """Makes the jobs of a check, each only when it is due: the checkpoint may not exist earlier."""
 
-    asked: Asked
+    request: CheckRequest
     run: RunFolder
     searched: bool
 
     def jobs(self) -> list[runner.Planned]:
         """Return the job that obtains the model, then transformers', then the engines'."""
-        job = partial(planned, self.run, self.asked.model.id, tries=1)
-        build = job(BUILD.id, BUILD, self._build, load=patience(self.asked.model))
+        job = partial(planned, self.run, self.request.model.id, tries=1)
+        build = job(BUILD.id, BUILD, self._build, load=patience(self.request.model))
         reference = job(REFERENCE.id, REFERENCE_COLUMN, self._reference_job, needs=(build.id,))
         engines = [
             job(
@@ -131,7 +129,7 @@ class _Maker:
                 partial(self._engine, Column(backend), precision),
                 needs_cells=((reference.id, PROBED),),
             )
-            for backend, precision in product(self.asked.engines, Precision)
+            for backend, precision in product(self.request.engines, Precision)
         ]
         return [build, reference, *engines]
 
@@ -139,12 +137,12 @@ class _Maker:
         """Return the weights and their digest, "" for a local folder, which is used as it is. None
         if the weights have to be obtained.
         """
-        if folder := local_folder(self.asked.model):
+        model = self.request.model
+        if folder := local_folder(model):
             return folder, ""
-        built = self.run.group(self.asked.model.id, BUILD.id)
-        if built is not None:
+        if built := self.run.group(model.id, BUILD.id):
             return Path(built.identity["path"]), str(built.identity.get("digest", ""))
-        found = self.asked.model.architecture and locate(self.asked.model, cache_folder())
+        found = model.architecture and locate(model, cache_folder())
         return (found.path, found.digest) if found else None
 
     def _build(self) -> Job | None:
@@ -152,22 +150,22 @@ class _Maker:
 
     def _job(self, column: Column, engine: str, precision: Precision = Precision.BF16) -> Job:
         """Return a job of an engine, which runs the files' functions for it."""
+        request = self.request
         checkpoint, digest = self._weights() or (cache_folder(), "")
         side = "vllm" if engine == "vllm" else "hf"
-        cases = tuple(
-            case_of(file.name, file.path, file.function_for(side), self.asked.prompts or PAIR)
-            for file in self.asked.files
-            if file.function_for(side) in file.functions
-        )
         folder = gathered_in(column.id, precision)
         return Job(
-            engine=f"{_ENGINES}.{engine}:open_engine",
-            model=self.asked.model,
+            engine=f"conformance.engines.user_trace.{engine}:open_engine",
+            model=request.model,
             column=column,
             checkpoint=checkpoint,
-            folder=self.run.group_folder(self.asked.model.id, folder).path,
+            folder=self.run.group_folder(request.model.id, folder).path,
             scenarios=self.run.path / "files",  # folders alone: no scenario is found there
-            cases=cases,
+            cases=tuple(
+                case_of(file.name, file.path, file.function_for(side), request.prompts or PAIR)
+                for file in request.files
+                if file.function_for(side) in file.functions
+            ),
             digest=digest,
             precision=precision,
         )
@@ -180,9 +178,9 @@ class _Maker:
         """Return the job for the files that have not failed on transformers, which may still run
         them. None if neither such a file nor a search runs.
         """
-        model, job = self.asked.model.id, self._job(column, "vllm", precision)
+        model, job = self.request.model.id, self._job(column, "vllm", precision)
         ended = {
-            one.key: self.run.outcome(model, REFERENCE.id, one.key) for one in self.asked.files
+            one.key: self.run.outcome(model, REFERENCE.id, one.key) for one in self.request.files
         }
         usable = {key for key, one in ended.items() if one is None or one.status is Status.OK}
         cases = tuple(case for case in job.cases if case.key in usable)
@@ -198,27 +196,27 @@ class _Maker:
 
     def _memory(self, column: Column) -> dict[str, float]:
         """Return a process's share of the memory, for all engines that can run at the same time."""
-        engines = min(os.cpu_count() or 1, 1 + len(Precision) * len(self.asked.engines))
+        engines = min(os.cpu_count() or 1, 1 + len(Precision) * len(self.request.engines))
         share = 1 / (engines * column.pipeline * column.tensor)
-        return {"memory_share": share, "memory": self.asked.memory * 2**30 * share}
+        return {"memory_share": share, "memory": self.request.memory * 2**30 * share}
 
 
-def words(event: runner.Event) -> str:
+def describe_event(event: runner.Event) -> str:
     """Return the progress message for an event, "" for none."""
     match event:
         case runner.GroupStarted():
-            said = "loading"
+            words = "loading"
         case runner.GroupLoaded():
-            said = f"loaded in {event.seconds:.1f} s"
+            words = f"loaded in {event.seconds:.1f} s"
         case runner.CellStarted():
             scenario, _, name = event.case.partition(".")
             if scenario != USER_TRACE.name or "~" in name:  # a search's versions of a file are many
                 return ""
-            said = f"running {name}"
+            words = f"running {name}"
         case runner.WorkerDied():
-            said = f"{event.status.value}: {event.reason}"
+            words = f"{event.status.value}: {event.reason}"
         case _:
             return ""
     column, _, precision = event.id.partition(":")[2].partition("+")
     known = {BUILD.id: "the model", REFERENCE.id: "transformers"}
-    return f"{known.get(column) or f'{column} in {precision or Precision.BF16}'}: {said}"
+    return f"{known.get(column) or f'{column} in {precision or Precision.BF16}'}: {words}"

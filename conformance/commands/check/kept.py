@@ -11,11 +11,12 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from conformance.commands.check.answer import answers
 from conformance.commands.check.checked import Answered, CheckAnswer, decision_of, exit_code
-from conformance.commands.check.gather import Asked
+from conformance.commands.check.gather import CheckRequest
 from conformance.commands.check.searching import read_search_results
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
@@ -54,29 +55,23 @@ class Kept:
     options: tuple[str, ...] = ()
 
 
-def begin(asked: Asked, reports: Path) -> RunFolder:
+def begin(request: CheckRequest, reports: Path) -> RunFolder:
     """Return a new run folder with the plan of a check and copies of the files that it needs."""
-    columns = tuple(map(Column, asked.backends))
+    model, columns = request.model, tuple(map(Column, request.backends))
+    cells = [
+        Cell(model.id, column.id, USER_TRACE.name, file.name)
+        for column, file in product(columns, request.files)
+    ]
     run = execution.begin(
-        reports,
-        (asked.model,),
-        columns,
-        [
-            Cell(asked.model.id, column.id, USER_TRACE.name, file.name)
-            for column in columns
-            for file in asked.files
-        ],
-        scenarios=(),
-        thresholds=Thresholds(),
-        jobs=1,
+        reports, (model,), columns, cells, scenarios=(), thresholds=Thresholds(), jobs=1
     )
-    for file in asked.files:
+    for file in request.files:
         for name in needed_files(file.path):
             copy = folder_of(run, file.name) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file.path.parent / name, copy)
-    files = {file.name: str(file.path) for file in asked.files}
-    kept = Kept(asked.named, asked.prompts, files, str(Path.cwd()), asked.options)
+    files = {file.name: str(file.path) for file in request.files}
+    kept = Kept(request.named, request.prompts, files, str(Path.cwd()), request.options)
     write_record(run.path / CHECK, kept)
     return run
 
@@ -93,52 +88,44 @@ def contents(run: RunFolder, file: UserFile) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
-def asked_of(run: RunFolder) -> Asked:
+def read_request(run: RunFolder) -> CheckRequest:
     """Return the request for the check in this folder. Raises ConformanceError for other runs."""
     kept = read_record(Kept, run.path / CHECK, mistake=lambda it: "" if it.files else "no files")
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
     plan = run.plan()
-    paths = {name: Path(at) for name, at in kept.files.items()}
-    return Asked(
-        tuple(
-            replace(user_file.read(folder_of(run, name) / path.name), name=name, path=path)
-            for name, path in paths.items()
-        ),
-        plan.models[0],
-        tuple(column.backend for column in plan.columns),
-        kept.prompts,
-        kept.named,
-        kept.options,
+    files = tuple(
+        replace(user_file.read(folder_of(run, name) / path.name), name=name, path=path)
+        for name, path in zip(kept.files, map(Path, kept.files.values()), strict=True)
     )
+    columns = tuple(column.backend for column in plan.columns)
+    return CheckRequest(files, plan.models[0], columns, kept.prompts, kept.named, kept.options)
 
 
 def answered_again(run: RunFolder) -> tuple[Results, Path]:
     """Answer a stored check again, without engines; return its results and its page's path."""
-    asked = asked_of(run)
-    if asked.dump:
-        raise ConformanceError(
-            "is a check of a dump, whose numbers are not kept",
-            path=run.path,
-            remedy=f"check it again: {run.plan().command}",
-        )
-    page = publish(run, asked, tuple(answers(asked, run, found=read_search_results(run))))
+    request = read_request(run)
+    if request.dump:
+        words, remedy = "is a check of a dump, whose numbers are not kept", run.plan().command
+        raise ConformanceError(words, path=run.path, remedy=f"check it again: {remedy}")
+    found = read_search_results(run)
+    page = publish(run, request, tuple(answers(request, run, found=found)))
     return run.results(), page
 
 
-def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
+def publish(run: RunFolder, request: CheckRequest, answered: Sequence[Answered]) -> Path:
     """Write results.json, the results as a table, and the page; return the page's path."""
     run.check_finished()
-    cells = {cell.id: cell for cell in (_result(asked, one) for one in answered)}
+    cells = {cell.id: cell for cell in (_result(request, one) for one in answered)}
     environment = execution.environment(Thresholds())
     results = results_of(run, {}, cells, info=execution.info_of(run), environment=environment)
     footer = replace(results.footer, exit_code=int(exit_code([one.checked for one in answered])))
-    return execution.publish(run, replace(results, scenarios=(_scenario(asked),), footer=footer))
+    scenarios = (_scenario(request.files),)
+    return execution.publish(run, replace(results, scenarios=scenarios, footer=footer))
 
 
-def _scenario(asked: Asked) -> ScenarioInfo:
+def _scenario(files: Sequence[UserFile]) -> ScenarioInfo:
     """Return the files as a scenario: `vllm` as its trace, `hf` as its reference."""
-    files = asked.files
     first = files[0].path
     return ScenarioInfo(
         id=USER_TRACE.name,
@@ -150,7 +137,7 @@ def _scenario(asked: Asked) -> ScenarioInfo:
     )
 
 
-def _result(asked: Asked, one: Answered) -> CellResult:
+def _result(request: CheckRequest, one: Answered) -> CellResult:
     checked, findings = one.checked, one.checked.findings
     decision = decision_of(one)
     lines = [f"line {each.line}: {each.code.strip()}" for each in findings if each.line]
@@ -158,10 +145,10 @@ def _result(asked: Asked, one: Answered) -> CellResult:
     return cell_result(
         cell_of(one),
         decision,
-        architecture=asked.model.architecture or checked.model,
+        architecture=request.model.architecture or checked.model,
         reason=checked.sentence,
         seconds=sum(each.seconds for each in one.evidence),
-        command=command_for(asked, checked.file, checked.backend),
+        command=command_for(request, checked.file, checked.backend),
         detail="\n\n".join(filter(None, (*lines, checked.diff, decision.leading.detail))),
         harness=checked.answer is CheckAnswer.HARNESS,
         diagnosis="; ".join(others),
@@ -174,8 +161,9 @@ def cell_of(one: Answered) -> Cell:
     return Cell(one.checked.model, one.checked.backend, USER_TRACE.name, one.key)
 
 
-def command_for(asked: Asked, file: str, backend: str) -> str:
+def command_for(request: CheckRequest, file: str, backend: str) -> str:
     """Return the command that checks this file again, in the folder in which it was checked."""
-    what = ["--dump", file] if asked.dump else [file, "-b", backend]
-    prompts = [word for text in asked.prompts for word in ("--prompt", text)]
-    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts, *asked.options])
+    what = ["--dump", file] if request.dump else [file, "-b", backend]
+    prompts = [word for text in request.prompts for word in ("--prompt", text)]
+    words = ["conformance", "check", *what, "-m", request.named, *prompts, *request.options]
+    return shlex.join(words)

@@ -69,18 +69,22 @@ def repro(
             known(answer.executed())
         for answer in answers:
             script_name = script.script_name(answer.cell)
-            _written(output / script_name, answer.text(script_name))
+            _write(output / script_name, answer.text(script_name))
             for data, path in answer.beside().items():
-                _beside(path, output / data)
+                target = output / data
+                if not target.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target)
+                note(f"it reads {target}")
         return
     result = script.hide_folders(terminal_text.find(results, cell))
-    scenario = _scenario(results, result, scenarios)
-    model, column = _of(folder.plan(), result)
+    scenario = _find_scenario(results, result, scenarios)
+    model, column = _find_place(folder.plan(), result)
     recorded = script.collect_facts(results, result, model, column)
     known(Executed((recorded.model,), tuple(recorded.columns)))
     path = output / script.script_name(result)
     text = script.text(result, recorded, scenario, file=path.name)
-    _written(path, text)
+    _write(path, text)
     if issue:
         project = to or issues.addressee(result, column)
         written = path.with_suffix(".md")
@@ -89,7 +93,7 @@ def repro(
         typer.echo(written)
 
 
-def _written(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> None:
     """Write a script, and print how to run it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -97,31 +101,21 @@ def _written(path: Path, text: str) -> None:
     note(f"run it with: {sys.executable} {path}")
 
 
-def _beside(path: Path, target: Path) -> None:
-    """Copy a file that a script reads, unless the target exists, and print its path."""
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    note(f"it reads {target}")
-
-
-def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
+def _find_scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
     """Return the scenario. Raises ConformanceError if it is not the one that the run used."""
     scenario = discover(folders).get(cell.scenario)
     if scenario is None:
-        raise ConformanceError(
-            f"there is no scenario {cell.scenario!r}",
-            remedy="name the folder of its file too: --scenarios built-in --scenarios FOLDER",
-        )
+        remedy = "name the folder of its file too: --scenarios built-in --scenarios FOLDER"
+        raise ConformanceError(f"there is no scenario {cell.scenario!r}", remedy=remedy)
     if cell.case not in scenario.cases:
         raise ConformanceError(
             f"{cell.scenario!r} has no case {cell.case!r} any more",
             path=scenario.path,
             remedy=f"run again: {cell.command}",
         )
-    then = [info for info in results.scenarios if info.id == scenario.name]
-    sources = [(info.trace_source, info.reference_source) for info in (*then, scenario.info())]
-    if not then or sources[0] != sources[-1]:
+    now = scenario.info()
+    sources = [(i.trace_source, i.reference_source) for i in results.scenarios if i.id == now.id]
+    if sources != [(now.trace_source, now.reference_source)]:
         raise ConformanceError(
             f"the scenario {scenario.name!r} is not what it was in run {results.run.id}",
             path=scenario.path,
@@ -130,7 +124,7 @@ def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
     return scenario
 
 
-def _of(plan: RunPlan, cell: CellResult) -> tuple[Model, Column]:
+def _find_place(plan: RunPlan, cell: CellResult) -> tuple[Model, Column]:
     """Return the cell's model and column. Raises ConformanceError for a plan of another run."""
     model = next((model for model in plan.models if model.id == cell.model), None)
     column = next((column for column in plan.columns if column.id == cell.backend), None)

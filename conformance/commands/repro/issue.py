@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from conformance.commands.repro import UpstreamProject
 from conformance.errors import ConformanceError
@@ -75,10 +75,12 @@ def text(
     versions = group.versions or results.environment.versions
     scenario = next((info for info in results.scenarios if info.id == cell.scenario), None)
     reference = groups.get((cell.model, REFERENCE.id))
+    names = _DISTRIBUTIONS.get(project, (project.value,))
+    version = next((f" {plain(versions[name])}" for name in names if name in versions), "")
     parts = [
         f"# {plain(title(cell, project))}",
         "",
-        f"For **{project}**{_version(project, versions)}. Seen with "
+        f"For **{project}**{version}. Seen with "
         + ", ".join(f"{plain(name)} {plain(version)}" for name, version in versions.items())
         + f", on {plain(', '.join(results.environment.devices) or results.environment.device)}.",
         *_section("What was done", _done(cell, model, column, scenario)),
@@ -96,11 +98,6 @@ def title(cell: CellResult, project: UpstreamProject) -> str:
     words = " ".join((cell.expected or cell.diagnosis or cell.reason).split())
     first = clip(_SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;"), _TITLE)
     return first or f"{project}: {cell.scenario} is {cell.verdict} on {cell.backend}"
-
-
-def _version(project: UpstreamProject, versions: Mapping[str, str]) -> str:
-    names = _DISTRIBUTIONS.get(project, (project.value,))
-    return next((f" {plain(versions[name])}" for name in names if name in versions), "")
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:

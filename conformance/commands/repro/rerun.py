@@ -17,18 +17,18 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import torch
 
+from conformance.commands.shared import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.runs.run import judge_models
 from conformance.runner import scheduling as runner
 from conformance.runner.planning.jobs import REFERENCE, planned_jobs
 from conformance.runner.scheduling import Event, GroupStarted, WorkerDied
-from conformance.runner.store import RunPlan, ask_versions, create_run, read_versions
+from conformance.runner.store import ask_versions, read_versions
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import (
     Cell,
@@ -174,27 +174,23 @@ def run_script(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
     """
     recorded = script.recorded
     scenarios = write_scenario(script, folder)
-    known = discover(scenarios)
-    cells = tuple(replace(recorded.cell, backend=column.id) for column in recorded.columns)
-    run = create_run(folder / "reports", datetime.now(UTC))
-    plan = RunPlan(
-        run=run.id,
-        started=recorded.run,
-        command=shlex.join(sys.argv),
-        models=(recorded.model,),
-        columns=recorded.columns,
-        cells=cells,
+    run = execution.begin(
+        folder / "reports",
+        (recorded.model,),
+        recorded.columns,
+        [replace(recorded.cell, backend=column.id) for column in recorded.columns],
+        scenarios=scenarios,
         thresholds=recorded.thresholds,
-        scenarios=str(scenarios),
         jobs=2,
         precisions=(recorded.precision,),
     )
-    run.write_plan(plan)
+    known = discover(scenarios)
+    plan = run.plan()
     planned = planned_jobs(
         run,
         plan.models,
         plan.columns,
-        cells,
+        plan.cells,
         known,
         folder=scenarios,
         cache=cache_folder(),
@@ -215,12 +211,8 @@ def write_scenario(script: ParsedScript, folder: Path) -> Path:
     scenarios = folder / Path(script.folder).name
     scenarios.mkdir()
     # A package: otherwise Python would import another folder of this name, such as this project's.
-    files = {
-        "__init__.py": "",
-        f"{script.recorded.cell.scenario}.py": script.scenario,
-        **script.beside,
-    }
-    for name, text in files.items():
+    own = {"__init__.py": "", f"{script.recorded.cell.scenario}.py": script.scenario}
+    for name, text in {**own, **script.beside}.items():
         (scenarios / Path(name).name).write_text(text, encoding="utf-8")
     return scenarios
 

@@ -14,11 +14,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import conformance
 from conformance.commands.check import kept
-from conformance.commands.check.gather import Asked
+from conformance.commands.check.gather import CheckRequest
 from conformance.commands.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
@@ -91,12 +90,13 @@ def collect_facts(results: Results, cell: CellResult, model: Model, column: Colu
     group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
     single = find_one_stage(column, results.columns)
     info = next((info for info in results.models if info.id == model.id), None)
+    device = group.identity.get("device") or results.environment.device
     return Recorded(
         run=results.run.id,
         cell=Cell(cell.model, cell.backend, cell.scenario, cell.case),
         verdict=cell.decided or cell.verdict,
         reason=cell.reason,
-        device=_device(results, group),
+        device="cuda" if str(device).startswith("cuda") else "cpu",
         model=model,
         columns=(column, *([single] if single else [])),
         checkpoint=info.digest if info else "",
@@ -106,33 +106,28 @@ def collect_facts(results: Results, cell: CellResult, model: Model, column: Colu
     )
 
 
-def _device(results: Results, group: Group) -> Literal["cpu", "cuda"]:
-    device = group.identity.get("device") or results.environment.device
-    return "cuda" if str(device).startswith("cuda") else "cpu"
-
-
 def text(cell: CellResult, known: Recorded, scenario: Scenario, *, file: str) -> str:
-    """Return the script, which imports the installed package; `file` is its name."""
-    source = scenario.path.read_text(encoding="utf-8")
-    beside = _beside(scenario.path)
-    data = {"scenarios": scenario.path.parent.name, **_plain(known)}
+    """Return the script, which imports the installed package; `file` is its name. Run as a program,
+    the scenario's file, which is there verbatim, reads itself instead of executing the trace.
+    """
+    path = scenario.path
+    opening, rest = split_opening(path.read_text(encoding="utf-8").rstrip())
+    names = [name for name in needed_files(path) if name.endswith(".py") and name != path.name]
+    beside = {name: (path.parent / name).read_text(encoding="utf-8") for name in names}
+    data = adapter(Recorded).dump_python(known, mode="json", exclude_defaults=True)
     parts = [
         *_header(cell, known, file),
-        _guarded(source),
+        *opening,
+        "",
+        _CALL,
+        *rest,
+        "",
         "",
         "# What was recorded, and what the case is of: read as literals, never executed.",
-        *_literal(RECORDED, data),
+        *_literal(RECORDED, {"scenarios": path.parent.name, **data}),
         *(_literal(BESIDE, beside) if beside else ()),
     ]
     return "\n".join(parts) + "\n"
-
-
-def _guarded(source: str) -> str:
-    """Return the scenario's file verbatim, with the call inserted before its first real statement:
-    run as a program, the file reads itself instead of executing the trace.
-    """
-    opening, rest = split_opening(source.rstrip())
-    return "\n".join([*opening, "", _CALL, *rest, ""])
 
 
 def split_opening(source: str) -> tuple[list[str], list[str]]:
@@ -146,12 +141,6 @@ def split_opening(source: str) -> tuple[list[str], list[str]]:
             break
         end = node.end_lineno or node.lineno
     return lines[:end], lines[end:]
-
-
-def _beside(path: Path) -> dict[str, str]:
-    """Return the modules next to a scenario's file that it imports, directly or not, by name."""
-    names = [name for name in needed_files(path) if name.endswith(".py") and name != path.name]
-    return {name: (path.parent / name).read_text(encoding="utf-8") for name in names}
 
 
 def _header(cell: CellResult, known: Recorded, file: str) -> Iterator[str]:
@@ -194,12 +183,6 @@ def comment(words: str) -> list[str]:
     return textwrap.wrap(plain, _WIDTH - 2, initial_indent="# ", subsequent_indent="# ")
 
 
-def _plain(known: Recorded) -> dict[str, Any]:
-    """Return the record as JSON values, without defaults."""
-    plain: dict[str, Any] = adapter(Recorded).dump_python(known, mode="json", exclude_defaults=True)
-    return plain
-
-
 def _literal(name: str, value: object) -> list[str]:
     printed = pprint.pformat(value, indent=1, width=_WIDTH, sort_dicts=False)
     return [f"{name} = {printed}", ""]
@@ -221,7 +204,7 @@ class CheckScript:
 
     run: RunFolder
     cell: CellResult
-    asked: Asked
+    request: CheckRequest
     file: UserFile
     backend: Backend
 
@@ -229,6 +212,9 @@ class CheckScript:
         """Return the script's text; `name` is its file name."""
         opening, own = split_opening(self.file.text)
         beside = ", ".join(self.beside())
+        model = str(local_folder(self.request.model) or self.request.named)
+        prompts = [word for prompt in self.request.prompts for word in ("--prompt", prompt)]
+        arguments = ["-m", model, "-b", self.backend.id, "--search", "0", *prompts]
         parts = [
             "#!/usr/bin/env python3",
             # The first two lines contain no data of the check, which could name an encoding.
@@ -243,7 +229,7 @@ class CheckScript:
             *comment(f"It reads {beside}, beside it." if beside else ""),
             *opening,
             "",
-            f"ARGUMENTS = {pprint.pformat(self._arguments())}\n",
+            f"ARGUMENTS = {pprint.pformat(arguments)}\n",
             _CHECK,
             "",
             f"# {self.file.path.name}, as it was checked.",
@@ -256,27 +242,22 @@ class CheckScript:
         the user's file, and the files that it imports or reads.
         """
         code = tuple(kept.contents(self.run, self.file).values())
-        return Executed((self.asked.model,), (Column(self.backend),), code=code)
+        return Executed((self.request.model,), (Column(self.backend),), code=code)
 
     def beside(self) -> dict[str, Path]:
         """Return the files that must lie next to the script, by their names there."""
         files = kept.contents(self.run, self.file)
         return {name: path for name, path in files.items() if name != self.file.path.name}
 
-    def _arguments(self) -> list[str]:
-        model = str(local_folder(self.asked.model) or self.asked.named)
-        prompts = [word for prompt in self.asked.prompts for word in ("--prompt", prompt)]
-        return ["-m", model, "-b", self.backend.id, "--search", "0", *prompts]
-
 
 def script_of(run: RunFolder, cell: CellResult) -> CheckScript:
     """Return the script. Raises ConformanceError for a dump, or a file that no engine ran."""
-    asked = kept.asked_of(run)
-    file = next((one for one in asked.files if one.name == cell.case), None)
-    backend = next((one for one in asked.engines if one.id == cell.backend), None)
+    request = kept.read_request(run)
+    file = next((one for one in request.files if one.name == cell.case), None)
+    backend = next((one for one in request.engines if one.id == cell.backend), None)
     if file is None or backend is None:
         raise ConformanceError(
             f"{cell.id} was run on no engine: there is nothing to show again",
             remedy=f"check it again: {cell.command}",
         )
-    return CheckScript(run, cell, asked, file, backend)
+    return CheckScript(run, cell, request, file, backend)

@@ -6,8 +6,6 @@ from pathlib import Path
 from textwrap import dedent, indent
 
 CAPITAL = "The capital of France is"
-_MARY = "When Mary and John went to the store, John gave a drink to"
-_FOX = "The quick brown fox jumps over"
 
 ONE, TWO, H = "model.model.layers[1]", "model.model.layers[2]", "model.transformer.h"
 
@@ -77,24 +75,6 @@ def changed(text: str, *lines: tuple[str, str]) -> str:
     return text
 
 
-_ABLATE_HEAD = both(
-    """
-    z = model.model.layers[1].self_attn.o_proj.input
-    z[:, :, HEAD * WIDTH : (HEAD + 1) * WIDTH] = 0
-    attn_out = model.model.layers[1].self_attn.output[0].save()
-    logits = model.lm_head.output[:, -1].save()
-    """,
-    """
-    z = model.model.layers[1].self_attn.o_proj.input
-    z[:, HEAD * WIDTH : (HEAD + 1) * WIDTH] = 0
-    attn_out = model.model.layers[1].self_attn.output.clone().save()
-    logits = model.logits.clone().save()
-    """,
-    "attn_out logits",
-    top="HEAD, WIDTH = 1, 64\n",
-    prompt=_MARY,
-)
-
 _CACHE_MLPS = """
 def hf(model):
     mlp_cache = {}
@@ -112,38 +92,6 @@ def vllm(model):
     return {"mlp": mlp_cache}
 """
 
-#: The logit lens on the last token after every layer, as nnsight's tutorial has it.
-_LENS = """
-import torch
-
-PROMPT = "The Eiffel Tower is in the city of"
-
-
-def hf(model):
-    with model.trace(PROMPT):
-        probs_layers = [].save()
-        for layer in model.model.layers:
-            layer_output = model.lm_head(model.model.norm(layer.output))
-            probs_layers.append(torch.nn.functional.softmax(layer_output, dim=-1))
-    probs = torch.cat(list(probs_layers))
-    max_probs, tokens = probs.max(dim=-1)
-    return {"max_probs": max_probs[:, -1], "tokens": tokens[:, -1], "last": probs[:, -1]}
-
-
-def vllm(model):
-    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        streams = []
-        for layer in model.model.layers:
-            streams.append((layer.output[0] + layer.output[1])[-1:].clone())
-        weight = model.lm_head.weight
-        probs_layers = [].save()
-        for stream in streams:
-            logits = torch.nn.functional.linear(model.model.norm(stream), weight)
-            probs_layers.append(torch.nn.functional.softmax(logits, dim=-1))
-    probs = torch.cat(list(probs_layers))
-    max_probs, tokens = probs.max(dim=-1)
-    return {"max_probs": max_probs, "tokens": tokens, "last": probs}
-"""
 
 #: One token's stream of a prompt patched into another one.
 _PATCH_INVOKES = """
@@ -194,64 +142,6 @@ def vllm(model):
     return {"clean": clean_logits, "patched": patched_logits}
 """
 
-#: A probe's direction read at the last token of prompts of other lengths.
-_PROBE_BATCH = """
-import torch
-
-PROMPTS = ["Paris is in France", "The sun rises in the west every morning", "Water is dry"]
-PROBE = torch.linspace(-1, 1, 256)
-
-
-def hf(model):
-    with model.trace(PROMPTS):
-        h = model.model.layers[3].output
-        scores = (h[:, -1].float() @ PROBE).save()
-    return {"scores": scores}
-
-
-def vllm(model):
-    with model.trace(temperature=0.0, max_tokens=1) as tracer:
-        scores = [None] * len(PROMPTS)
-        scores = scores.save()
-        for i, prompt in enumerate(PROMPTS):
-            with tracer.invoke(prompt):
-                h = model.model.layers[3].output[0] + model.model.layers[3].output[1]
-                scores[i] = h[-1].float() @ PROBE
-    return {"scores": torch.stack(list(scores))}
-"""
-
-#: A direction added in every step of a generation, with a list of results.
-_STEER_GENERATION = both(
-    """
-    hidden_states = [].save()
-    tokens = [].save()
-    for _ in tracer.iter[:4]:
-        h = model.model.layers[LAYER].output
-        h[:, -1] += ALPHA * STEER.to(h.dtype)
-        hidden_states.append(model.model.layers[-1].output[0, -1].clone())
-        tokens.append(model.lm_head.output[0, -1].argmax(dim=-1))
-    """,
-    """
-    hidden_states = [].save()
-    tokens = [].save()
-    for _ in tracer.iter[:4]:
-        h = model.model.layers[LAYER].output[0]
-        h[-1] += ALPHA * STEER.to(h.dtype)
-        last = model.model.layers[-1].output
-        hidden_states.append((last[0] + last[1])[-1].clone())
-        tokens.append(model.logits[-1].argmax(dim=-1))
-    """,
-    "hidden_states tokens",
-    top="""\
-import torch
-
-LAYER, ALPHA = 2, 6.0
-torch.manual_seed(1)
-STEER = torch.randn(256) / 16
-""",
-    prompt="I think dogs are",
-    steps=4,
-)
 
 #: The clean stream of the last token put into a corrupted run, layer by layer: `hf`.
 _DONOR = """
@@ -287,29 +177,7 @@ def hf(model):
     return {"clean": clean, "corrupted": corrupted, "patched": patched}
 
 """
-_HALF_DONOR = """
-def vllm(model):
-    n_layers = len(model.model.layers)
-
-    with model.trace(CLEAN, temperature=0.0, max_tokens=1):
-        clean_hs = {}.save()
-        for i in range(n_layers):
-            clean_hs[i] = model.model.layers[i].output[0][-1].clone()  # mistake: half
-        clean = logit_diff(model.logits).save()
-
-    with model.trace(CORRUPTED, temperature=0.0, max_tokens=1):
-        corrupted = logit_diff(model.logits).save()
-
-    patched = {}
-    for i in LAYERS:
-        with model.trace(CORRUPTED, temperature=0.0, max_tokens=1):
-            model.model.layers[i].output[0][-1] = clean_hs[i]
-            diff = logit_diff(model.logits).save()
-        patched[i] = diff
-
-    return {"clean": clean, "corrupted": corrupted, "patched": patched}
-"""
-#: The same by the invokes of one trace.
+#: A donor that goes from one invoke of a trace to others: `vllm`.
 _CROSSING = """
 def vllm(model):
     n_layers = len(model.model.layers)
@@ -333,86 +201,6 @@ def vllm(model):
     return {"clean": clean, "corrupted": corrupted, "patched": patched}
 """
 
-#: Two invokes of one trace.
-_INVOKES = """
-PROMPTS = ("The capital of France is", "A boat")
-
-
-def hf(model):
-    with model.trace() as tracer:
-        with tracer.invoke(PROMPTS[0]):
-            first = model.model.layers[1].mlp.output[:, -1].clone().save()
-        with tracer.invoke(PROMPTS[1]):
-            second = model.model.layers[1].mlp.output[:, -1].clone().save()
-    return {"both": [first, second]}
-
-
-def vllm(model):
-    with model.trace(temperature=0.0, max_tokens=1) as tracer:
-        with tracer.invoke(PROMPTS[0]):
-            first = model.model.layers[1].mlp.output[-1].clone().save()
-        with tracer.invoke(PROMPTS[1]):
-            second = model.model.layers[1].mlp.output[-1].clone().save()
-    return {"both": [first, second]}
-"""
-
-#: Patching with helpers, at several layers.
-_PATCH_BY_HELPER = """
-PROMPT = "The capital of France is"
-DONOR = "The capital of Italy is"
-LAYERS = (0, 2)
-
-
-def stream(layer):
-    return layer.output[0] + layer.output[1]
-
-
-def hf(model):
-    with model.trace(DONOR):
-        donor = {i: model.model.layers[i].output[0, -1].clone() for i in LAYERS}.save()
-    with model.trace(PROMPT):
-        for i in LAYERS:
-            model.model.layers[i].output[0, -1] = donor[i]
-        logits = model.lm_head.output[:, -1].save()
-    return {"logits": logits}
-
-
-def vllm(model):
-    with model.trace(DONOR, temperature=0.0, max_tokens=1):
-        donor = {i: stream(model.model.layers[i])[-1] for i in LAYERS}.save()
-    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        for i in LAYERS:
-            model.model.layers[i].output[0][-1] = donor[i]
-            model.model.layers[i].output[1][-1] = 0
-        logits = model.logits.clone().save()
-    return {"logits": logits}
-"""
-#: The patch goes to the first token instead of the last.
-_PATCHED_FIRST_TOKEN = """
-PROMPT = "The capital of France is"
-DONOR = "A small boat drifted past the bridge"
-
-
-def hf(model):
-    with model.trace(DONOR):
-        donor = model.model.layers[1].output[0, -1].clone().save()
-    with model.trace(PROMPT):
-        model.model.layers[1].output[0, -1] = donor
-        logits = model.lm_head.output[:, -1].save()
-    return {"logits": logits}
-
-
-def vllm(model):
-    with model.trace(DONOR, temperature=0.0, max_tokens=1):
-        layer = model.model.layers[1]
-        donor = (layer.output[0] + layer.output[1])[-1].save()
-    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        layer = model.model.layers[1]
-        layer.output[0][0] = donor  # mistake: other-tokens
-        layer.output[1][0] = 0
-        logits = model.logits.clone().save()
-    return {"logits": logits}
-"""
 
 _ADAPTER_FLOAT32 = f"""
 {_VECTOR}
@@ -499,7 +287,6 @@ CORRECT = {
         ),
     },
     "llama": {
-        "ablate_head": _ABLATE_HEAD,
         "adapter_float32": _ADAPTER_FLOAT32,
         "adapter_parts": _ADAPTER_PARTS,
         "adapter_without_effect": _ADAPTER_WITHOUT_EFFECT,
@@ -527,8 +314,6 @@ CORRECT = {
                 '{"heads": {i: heads[:, i * 64 : (i + 1) * 64] for i in range(4)}}',
             ),
         ),
-        "invokes": _INVOKES,
-        "lens_over_layers": _LENS,
         "pair_replaced": both(
             "model.model.layers[1].output = model.model.layers[1].output + 0.25",
             """
@@ -536,15 +321,7 @@ CORRECT = {
             model.model.layers[1].output = (out[0] + 0.25, out[1])
             """,
         ),
-        "patch_by_helper": _PATCH_BY_HELPER,
         "patch_invokes": _PATCH_INVOKES,
-        "probe_batch": _PROBE_BATCH,
-        "query": read(
-            "query",
-            f"{ONE}.self_attn.q_proj.output.clone()",
-            f"{ONE}.self_attn.qkv_proj.output[0][:, :256].clone()",
-        ),
-        "steer_generation": _STEER_GENERATION,
         "steps_edited": both(
             """
             tokens = [].save()
@@ -590,13 +367,6 @@ MISTAKES = {
         ),
     },
     "llama": {
-        "ablate_head": changed(
-            _ABLATE_HEAD,
-            (
-                "z[:, HEAD * WIDTH : (HEAD + 1) * WIDTH] = 0",
-                "z[0, HEAD * WIDTH : (HEAD + 1) * WIDTH] = 0  # mistake: partial",
-            ),
-        ),
         "attention_first_of_tuple": read(
             "attention",
             f"{ONE}.self_attn.output[0]",
@@ -610,12 +380,6 @@ MISTAKES = {
             ("output.clone()", "output.save()"),
         ),
         "crossing": _DONOR + _CROSSING,
-        "dict_of_layers": read(
-            "hidden",
-            "{i: model.model.layers[i].output[0].clone() for i in (1, 3)}",
-            "{i: model.model.layers[i].output[0].clone() for i in (1, 3)}",
-            "mlp",
-        ),
         "float32_written": both(
             """
             h = model.model.layers[2].output
@@ -630,7 +394,6 @@ MISTAKES = {
             "hidden",
             top=_VECTOR,
         ),
-        "half_donor": _DONOR + _HALF_DONOR,
         "inputs_half": both(
             "before = model.model.layers[2].input.save()",
             """
@@ -647,23 +410,11 @@ MISTAKES = {
             """,
             "key",
         ),
-        "lens_over_layers": changed(
-            _LENS,
-            (
-                "(layer.output[0] + layer.output[1])[-1:].clone())",
-                "layer.output[0][-1:].clone())  # mistake: half",
-            ),
-        ),
         "mean_of_wrong_axis": read(
             "mean", f"{ONE}.mlp.output.mean(dim=1)", f"{ONE}.mlp.output.mean(dim=1)", "axis"
         ),
         "norm_pair": read(
             "normed", "model.model.norm.output", "model.model.norm.output[1].clone()", "stream"
-        ),
-        "numpy_half": both(
-            "hidden = model.model.layers[0].output[0].float().cpu().save()",
-            "hidden = model.model.layers[0].output[0].float().cpu().save()  # mistake: mlp",
-            ('{"hidden": hidden.detach().numpy()}', '{"hidden": hidden.numpy()}'),
         ),
         "other_head": both(
             "head = model.model.layers[1].self_attn.o_proj.input[0, :, 64:128].save()",
@@ -682,7 +433,6 @@ MISTAKES = {
             top=_RAMP,
         ),
         "patch_invokes": _PATCH_INVOKES.partition("\ndef vllm")[0] + _BARRIER,
-        "patched_first_token": _PATCHED_FIRST_TOKEN,
         "probabilities": both(
             "weights = model.model.layers[1].self_attn.output[1].save()",
             """
@@ -691,23 +441,11 @@ MISTAKES = {
             """,
             "weights",
         ),
-        "probe_batch": changed(
-            _PROBE_BATCH,
-            ("h[-1].float() @ PROBE", "(h.float() @ PROBE)[0]  # mistake: unknown"),
-        ),
         "rebound": both(
             "model.model.layers[1].mlp.output[:] = 0",
             """
             mlp = model.model.layers[1].mlp.output
             mlp = mlp * 0  # mistake: dropped
-            """,
-        ),
-        "replaced_and_kept": both(
-            "model.model.layers[1].output[:] = model.model.layers[1].output * 2",
-            """
-            layer = model.model.layers[1]
-            stream = layer.output[0] + layer.output[1]
-            layer.output[0][:] = stream * 2  # mistake: first-half
             """,
         ),
         "scale_half": both(
@@ -721,25 +459,6 @@ MISTAKES = {
             hidden = (layer.output[0] + layer.output[1]).save()
             """,
             "hidden",
-        ),
-        "steer_generation": changed(
-            _STEER_GENERATION,
-            (
-                "h = model.model.layers[LAYER].output[0]",
-                "h = model.model.layers[LAYER].output[0] + model.model.layers[LAYER].output[1]",
-            ),
-            (
-                "h[-1] += ALPHA * STEER.to(h.dtype)",
-                "h[-1] += ALPHA * STEER.to(h.dtype)  # mistake: dropped",
-            ),
-        ),
-        "steer_other_layer": both(
-            "model.model.layers[1].output[:] += vector(model.model.layers[1].output)",
-            """
-            layer = model.model.layers[2]
-            layer.output[0][:] += vector(layer.output[0])  # mistake: other-layer
-            """,
-            top=_RAMP,
         ),
         "step_short": changed(
             both(
@@ -756,19 +475,6 @@ MISTAKES = {
                 steps=4,
             ),
             ("max_tokens=4", "max_tokens=3"),
-        ),
-        "swapped_invokes": changed(
-            _INVOKES.replace('{"both": [first, second]}', '{"first": first, "second": second}'),
-            ("A boat", "The capital of Italy is"),
-            (
-                "invoke(PROMPTS[0]):\n            first = model.model.layers[1].mlp.output[-1]",
-                "invoke(PROMPTS[1]):\n            first = model.model.layers[1].mlp.output[-1]",
-            ),
-            ("output[-1].clone().save()", "output[-1].clone().save()  # mistake: other-prompt"),
-            (
-                "invoke(PROMPTS[1]):\n            second = model.model.layers[1].mlp.output[-1]",
-                "invoke(PROMPTS[0]):\n            second = model.model.layers[1].mlp.output[-1]",
-            ),
         ),
         "tensor_for_tuple": both(
             "model.model.layers[1].output = model.model.layers[1].output * 0.5",

@@ -28,7 +28,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / name).write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
 
-    def gathering(asked: gather.Asked, run: RunFolder, *_: object) -> RunSummary:
+    def gathering(request: gather.CheckRequest, run: RunFolder, *_: object) -> RunSummary:
         gathered(run, "first", factor=1.0)
         return gathered(run, "second", factor=2.0)
 
@@ -60,11 +60,11 @@ def test_json_stays_one_document_at_the_end(arguments):
 def test_who_interrupts_the_answers_is_told_how_to_go_on(arguments, tmp_path, monkeypatch):
     ours, files = compare.compare, []
 
-    def interrupted(*asked: object) -> compare.Compared:
-        files.append(asked)
+    def interrupted(*arguments: object) -> compare.Compared:
+        files.append(arguments)
         if len(files) == 3:  # the first file's two precisions are judged by then
             raise KeyboardInterrupt
-        return ours(*asked)  # type: ignore[arg-type]
+        return ours(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(compare, "compare", interrupted)
     ended = CliRunner().invoke(app, arguments)

@@ -51,22 +51,22 @@ VLLM = Backend("vllm-pp1", "vllm")
 OFF = {Precision.FLOAT32: 1e-6, Precision.BF16: 1e-2}
 
 
-def asked_for(
+def request_for(
     file: Path, named: str = "/data/llama", options: tuple[str, ...] = ()
-) -> gather.Asked:
+) -> gather.CheckRequest:
     """The request for a check of a file, which is written, with a module that it imports."""
     (file.parent / "helper.py").write_text("LAYER = 1\n")
     file.write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    return gather.Asked(user_file.read_all([file]), model, (VLLM,), (), named, options)
+    return gather.CheckRequest(user_file.read_all([file]), model, (VLLM,), (), named, options)
 
 
-def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
+def checked(tmp_path: Path, *, factor: float) -> tuple[gather.CheckRequest, RunFolder]:
     """A check of one file whose engine gives `factor` times the reference."""
-    asked = asked_for(tmp_path / "my trace.py")
-    run = kept.begin(asked, tmp_path / "checks")
+    request = request_for(tmp_path / "my trace.py")
+    run = kept.begin(request, tmp_path / "checks")
     gathered(run, "my-trace", factor=factor)
-    return asked, run
+    return request, run
 
 
 def gathered(run: RunFolder, name: str, *, factor: float) -> RunSummary:
@@ -101,26 +101,26 @@ _SECONDS = itertools.count()
 
 def published_of(folder: Path, name: str, checks: Path | None = None, *options: str) -> RunFolder:
     """A check of one file, newer than those before it, whose engine gives twice the reference."""
-    asked = asked_for(folder / name, "llama", options)
-    begun = kept.begin(asked, checks or folder / "checks").path
+    request = request_for(folder / name, "llama", options)
+    begun = kept.begin(request, checks or folder / "checks").path
     # Of one second names have no order.
     run = RunFolder(begun.rename(begun.with_name(f"20260101-{next(_SECONDS):06}-0000")))
     run.write_plan(replace(run.plan(), run=run.id))
-    gathered(run, asked.files[0].name, factor=2.0)
-    published(asked, run)
+    gathered(run, request.files[0].name, factor=2.0)
+    published(request, run)
     return run
 
 
-def published(asked: gather.Asked, run: RunFolder) -> Path:
-    return kept.publish(run, asked, tuple(answer.answers(asked, run)))
+def published(request: gather.CheckRequest, run: RunFolder) -> Path:
+    return kept.publish(run, request, tuple(answer.answers(request, run)))
 
 
 @pytest.mark.parametrize(
     ("factor", "verdict", "code"), [(1.0, Verdict.MATCH, 0), (2.0, Verdict.MISSCALED, 1)]
 )
 def test_an_answer_is_a_cell_with_its_evidence(tmp_path, factor, verdict, code):
-    asked, run = checked(tmp_path, factor=factor)
-    page = published(asked, run)
+    request, run = checked(tmp_path, factor=factor)
+    page = published(request, run)
     results = run.results()
     [cell] = results.cells
     assert cell.id == "check[llama-vllm-pp1-my-trace]"
@@ -135,8 +135,8 @@ def test_an_answer_is_a_cell_with_its_evidence(tmp_path, factor, verdict, code):
 
 
 def test_the_verbs_of_a_run_read_a_check(tmp_path):
-    asked, run = checked(tmp_path, factor=2.0)
-    published(asked, run)
+    request, run = checked(tmp_path, factor=2.0)
+    published(request, run)
     before = run.results()
     where = ["--reports", str(run.path.parent)]
     shown = CliRunner().invoke(app, ["show", "my-trace", *where])
@@ -154,7 +154,7 @@ def test_a_check_holds_its_files_and_what_they_import(tmp_path):
     (tmp_path / "my trace.py").unlink()
     names = sorted(path.name for path in kept.folder_of(run, "my-trace").iterdir())
     assert names == ["helper.py", "my trace.py"]
-    again = kept.asked_of(run)
+    again = kept.read_request(run)
     assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
 
 
@@ -205,24 +205,18 @@ def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_pat
 
 
 def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, here, monkeypatch):
-    ids = []
+    ids = {}
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        asked, run = checked(tmp_path, factor=2.0)
-        published(asked, run)
-        ids.append(run.id)
-    mine, theirs = ids
+        ids[name] = published_of(tmp_path, "my trace.py").id
     (tmp_path / "checks" / "99999999-begun-only").mkdir()
-
-    def shown(folder):
-        monkeypatch.chdir(folder)
-        return CliRunner().invoke(app, ["show", "my-trace", "--run", "check"]).output
-
-    found = f"the newest check of this folder with 'my-trace': {mine}, conformance"
-    assert found in shown("../mine")
-    found = f"any folder with 'my-trace'; this one has none: {max(mine, theirs)}"
-    assert found in shown(tmp_path)
+    for folder, where in (
+        ("mine", f"this folder with 'my-trace': {ids['mine']}, conformance"),
+        ("", f"any folder with 'my-trace'; this one has none: {ids['theirs']}"),
+    ):
+        monkeypatch.chdir(tmp_path / folder)
+        assert f"the newest check of {where}" in shown("my-trace")[0]
 
 
 def shown(cell, *more):
@@ -286,7 +280,10 @@ def test_the_commands_of_a_check_work_where_they_are_shown(tmp_path, monkeypatch
     assert said["again"][-2:] == ["--reports", "rep"]
     assert said["alone"][-2:] == ["--reports", "../rep"]
     assert found_by(said["alone"]) == run.path.resolve()
-    assert kept.asked_of(run).options == ("--reports", "rep")  # as it is when it is judged again
+    assert kept.read_request(run).options == (
+        "--reports",
+        "rep",
+    )  # as it is when it is judged again
 
 
 def test_a_check_that_is_found_without_a_folder_is_told_without_one(tmp_path, here):
@@ -302,16 +299,16 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
         (tmp_path / name).write_text(name)
     text = FILE.replace("Hello", "data/more.pt").replace('hidden"', '.hidden"')
     file = tmp_path / "my trace.py"
-    asked = asked_for(file)
+    request = request_for(file)
     file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
-    asked = replace(asked, files=(user_file.read(file),))
+    request = replace(request, files=(user_file.read(file),))
     names = ["data/more.pt", "helper.py", "my trace.py", "vector.pt"]
     assert sorted(kept.needed_files(file)) == names
-    run = kept.begin(asked, tmp_path / "again")
+    run = kept.begin(request, tmp_path / "again")
     for name in ("vector.pt", "data/more.pt"):
         (tmp_path / name).unlink()
     gathered(run, "my-trace", factor=2.0)
-    published(asked, run)
+    published(request, run)
     [cell] = run.results().cells
     found = script.script_of(run, cell).beside()
     assert {name: path.read_text() for name, path in found.items()} == {

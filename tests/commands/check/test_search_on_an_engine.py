@@ -11,7 +11,7 @@ import pytest
 from bench import check_examples
 from conformance.commands.check import answer, gather, kept
 from conformance.commands.check.checked import CheckAnswer
-from conformance.commands.check.gather import Asked
+from conformance.commands.check.gather import CheckRequest
 from conformance.commands.check.searching import read_search_results
 from conformance.runner.planning import named
 from conformance.runner.scheduling import Further, TimeLimits
@@ -89,8 +89,8 @@ def harm_the_engine(tmp_path, fixed):
     model = named.find_model("llama", ROOT / "models.yaml")
     columns = named.columns(["vllm-pp1"])
     files = user_file.read_all([path, fixed])
-    asked = Asked(files, model, columns, (), "llama", memory=2)
-    run = kept.begin(asked, tmp_path / "checks")
+    request = CheckRequest(files, model, columns, (), "llama", memory=2)
+    run = kept.begin(request, tmp_path / "checks")
     folder = gathered_in("vllm-pp1", Precision.FLOAT32)
     job = f"{model.id}:{folder}"
     ended = {}
@@ -104,8 +104,8 @@ def harm_the_engine(tmp_path, fixed):
                 ended[case.key] = run.outcome(model.id, folder, case.key), seen
 
     before = {process.pid for process in psutil.process_iter()}
-    gather.gather(asked, run, TimeLimits(cell=60, load=600), lambda _: None, steps())
-    answers = {one.key: one.checked.answer for one in answer.answers(asked, run)}
+    gather.gather(request, run, TimeLimits(cell=60, load=600), lambda _: None, steps())
+    answers = {one.key: one.checked.answer for one in answer.answers(request, run)}
     assert answers == {"good": CheckAnswer.SAME, "mine": CheckAnswer.SAME}
     first = values(run.observations(model.id, folder, "check.good"))
     for name, (_, statuses) in DAMAGE.items():

@@ -30,8 +30,8 @@ TWO = Backend("vllm-pp2", "vllm", pipeline=2)
 
 def written(tmp_path, *, backend=VLLM):
     tmp_path.mkdir(exist_ok=True)
-    asked, run = checked(tmp_path, factor=2.0)
-    published(asked, run)
+    request, run = checked(tmp_path, factor=2.0)
+    published(request, run)
     [cell] = run.results().cells
     if backend != VLLM:
         run.write_plan(replace(run.plan(), columns=(Column(backend),)))
@@ -65,8 +65,8 @@ def test_the_file_is_checked_again_by_the_package(tmp_path, monkeypatch, opening
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 1
     [[_, *command]] = commands
-    asked = ["-m", "/data/llama", "-b", "vllm-pp2", "--search", "0", "--timeout", "9"]
-    assert command == ["-m", "conformance", "check", str(path), *asked]
+    request = ["-m", "/data/llama", "-b", "vllm-pp2", "--search", "0", "--timeout", "9"]
+    assert command == ["-m", "conformance", "check", str(path), *request]
 
 
 def of_a_check(tmp_path, monkeypatch, *more):
@@ -107,10 +107,10 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
     written(tmp_path)
     run = RunFolder(next((tmp_path / "checks").glob("2*")))
-    asked = kept.asked_of(run)
-    files = kept.contents(run, asked.files[0])
+    request = kept.read_request(run)
+    files = kept.contents(run, request.files[0])
     assert files.keys() == {"my trace.py", "helper.py"}
-    trust.note(tmp_path / "cache", trust.Executed((asked.model,), code=tuple(files.values())))
+    trust.note(tmp_path / "cache", trust.Executed((request.model,), code=tuple(files.values())))
     assert of_a_check(tmp_path, monkeypatch).exit_code == 0
     (run.path / "files" / "my-trace" / "helper.py").write_text("LAYER = 2\n")
     done = of_a_check(tmp_path, monkeypatch)

@@ -19,38 +19,14 @@ from conformance.commands.check.search.rewrites import (
     writes,
 )
 
-REWRITES: tuple[Rewrite, ...] = (
-    reads.take_another_tensor,
-    reads.take_another_part,
-    reads.rename_module,
-    reads.take_another_index,
-    axes.drop_batch_index,
-    axes.shift_axis,
-    axes.leave_axis,
-    logits.read_logits,
-    logits.multiply_by_head,
-    logits.compute_logits,
-    logits.split_joined_projections,
-    logits.take_other_columns,
-    modules.take_engine_layers,
-    modules.compute_activation,
-    modules.scale_embedding,
-    accessors.take_accessor,
-    requests.ask_greedily,
-    requests.bound_steps,
-    requests.trace_each_prompt,
-    writes.write_both_tensors,
-    writes.change_no_copy,
-    writes.write_into_tensor,
-    writes.put_back_sum,
-    writes.swap_statements,
-    saves.copy_kept,
-    saves.save_used,
-    saves.fill_inside,
-    saves.call_below,
-    saves.key_by_prompt,
-    saves.make_inside,
-    counterparts.take_counterparts,
+#: The rewrites: the public functions of these modules that yield changes.
+REWRITES: tuple[Rewrite, ...] = tuple(
+    function
+    for module in (reads, axes, logits, modules, accessors, requests, writes, saves, counterparts)
+    for name, function in vars(module).items()
+    if getattr(function, "__module__", "") == module.__name__
+    and not name.startswith("_")
+    and getattr(function, "__annotations__", {}).get("return") == "Iterator[Change]"
 )
 
 #: The extra cost of a change on other lines than those that raised an error, and of one that can

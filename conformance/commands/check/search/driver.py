@@ -22,12 +22,17 @@ from conformance.commands.check.engine_errors import find_lines
 from conformance.commands.check.search.candidates import Proposal, propose
 from conformance.commands.check.search.change import Clues
 from conformance.commands.check.search.edits import Found, without_hunks
-from conformance.commands.check.search.place import Place
 from conformance.commands.check.search.program import ParsedFile, is_python
 from conformance.commands.check.search.rewrites.logits import EMBEDDINGS
 from conformance.commands.check.search.rewrites.porting import port_versions, without_old_habits
-from conformance.commands.check.search.trial import FileReference, Tried, have_same_reference
+from conformance.commands.check.search.trial import (
+    FileReference,
+    Place,
+    Tried,
+    have_same_reference,
+)
 from conformance.commands.check.values.compare import zeros
+from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.scheduling import Further
 from conformance.runner.scheduling.open_engines import Request
 from conformance.runner.store import gathered_in
@@ -107,8 +112,8 @@ class Search:
     def _mean_instead(self, text: str, words: str) -> Generator[Request, None, None]:
         """Replace the reference by another version of `hf`, if transformers can run it."""
         case = self._case(text, "hf")
-        yield {self.place.job(self.place.reference): self._further([case])}
-        if seen := self.place.seen(self.place.reference, case.key):
+        yield {self.place.job(REFERENCE.id): self._further([case])}
+        if seen := self.place.seen(REFERENCE.id, case.key):
             self.reference = FileReference(seen)
             self.file = replace(self.file, text=text)
             self.note = words
@@ -118,6 +123,11 @@ class Search:
     @property
     def _folder(self) -> str:
         return gathered_in(self.backend, self.precision)
+
+    @property
+    def _layer_list(self) -> str:
+        group = self.place.run.group(self.place.model, REFERENCE.id)
+        return str(group.identity.get("layer_list", "")) if group else ""
 
     def _stored(self) -> Tried:
         """Return the result of the file itself, from the run folder."""
@@ -154,7 +164,7 @@ class Search:
         found = []
         for text, case in zip(texts, cases, strict=True):
             found.append(self._read(text, case.key, self.precision, self.reference))
-            self.place.drop(self._folder, case.key)
+            self.place.run.group_folder(self.place.model, self._folder).drop_cell(case.key)
         return found
 
     # ── the search itself ──────────────────────────────────────────────────────────────────────
@@ -190,7 +200,8 @@ class Search:
                 ready = [(one, (port,)) for port, one in zip(ports, tried, strict=True)]
                 ports = []
                 continue
-            if not heap or self._is_over():
+            now, enough = time.monotonic(), self.ran >= _FEWEST_RUNS
+            if not heap or now >= (self.until if enough else self.latest):
                 return self._found(best, edits)
             node = heapq.heappop(heap)
             batch = self._next_of(node)
@@ -205,11 +216,6 @@ class Search:
             batches = node.batches + _PER_CHANCE * chances
             node.order, node.number = _order(node.tried, batches), next(order)
             heapq.heappush(heap, node)
-
-    def _is_over(self) -> bool:
-        """Return whether the time is up, and enough versions were run."""
-        now = time.monotonic()
-        return now >= self.latest or (now >= self.until and self.ran >= _FEWEST_RUNS)
 
     def _ports(self) -> list[Proposal]:
         """Return ports of all of `hf` in the place of `vllm`, for a file that has both."""
@@ -240,7 +246,7 @@ class Search:
 
     def _clues(self) -> Clues:
         """Return the clues about the model, which do not depend on the file."""
-        layers = self.place.layer_list
+        layers = self._layer_list
         named = (one.split("|") for one in self.reference.seen if one.startswith("value|"))
         outputs = [(each[2], "|".join(each)) for each in named if each[3:] == ["output"]]
         inside = re.compile(re.escape(layers) + r"\.\d+\.([\w.]+)")
@@ -251,7 +257,7 @@ class Search:
                 widths.setdefault(found[1], int(self.reference.seen[key].shape[-1]))
             elif not path.startswith(f"{layers}."):
                 outside[path] = None
-        layout = self.place.group(self._folder)
+        layout = self.place.run.group(self.place.model, self._folder)
         heads = (head for head in ("lm_head", "embed_out") if f".{head}" in self.file.text)
         return Clues(
             dual=layout is not None and layout.layout == "dual",
@@ -272,7 +278,7 @@ class Search:
         if self.precision is Precision.BF16:
             return replace(clues, parted=True)
         seen, judgement = self.reference.seen, tried.compared.judgement
-        told = describe_difference(seen, tried.mine, judgement, self.place.layer_list)
+        told = describe_difference(seen, tried.mine, judgement, self._layer_list)
         return replace(
             clues,
             wrong=(*sorted(self.reference.missing(tried.mine)), *told.names),
@@ -305,11 +311,11 @@ class Search:
         mine = [self._case(text, self.file.function_for("vllm")) for text in texts]
         single, half = (gathered_in(self.backend, precision) for precision in Precision)
         yield {
-            self.place.job(self.place.reference): self._further(cases[known:]),
+            self.place.job(REFERENCE.id): self._further(cases[known:]),
             self.place.job(single): self._further(mine),
             self.place.job(half): self._further(mine[:1]),
         }
-        own, others = (self.place.seen(self.place.reference, case.key) for case in cases)
+        own, others = (self.place.seen(REFERENCE.id, case.key) for case in cases)
         own = dict(self.reference.seen) if known else own
         if not own or not have_same_reference(own, self.reference.seen) or zeros(own)[1]:
             return False

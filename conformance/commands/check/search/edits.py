@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, count
+from itertools import combinations, count
 from pathlib import Path
 
 from conformance.commands.check.checked import AGREES, CheckAnswer, Checked, CheckFinding
@@ -44,21 +44,6 @@ class Found:
     engine: str = ""
 
 
-#: One of difflib's opcodes: its tag, and the ranges of old and of new lines.
-_Code = tuple[str, int, int, int, int]
-
-
-def _codes(old: Sequence[str], new: Sequence[str]) -> list[_Code]:
-    """Return difflib's opcodes, with replacements of equal length split into single lines."""
-    found: list[_Code] = []
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag == "replace" and b - a == d - c:
-            found += [(tag, a + n, a + n + 1, c + n, c + n + 1) for n in range(b - a)]
-        else:
-            found.append((tag, a, b, c, d))
-    return found
-
-
 def diff(before: str, after: str, name: str) -> str:
     """Return a unified diff between two versions of a file."""
     lines = difflib.unified_diff(
@@ -73,7 +58,11 @@ def without_hunks(before: str, after: str) -> list[str]:
     line that moved, even with additions, is one change: half of it would do nothing.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    codes = _codes(old, new)
+    codes: list[tuple[str, int, int, int, int]] = []  # tag, and the ranges of old and new lines
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        by_line = b - a if tag == "replace" and b - a == d - c else 0
+        codes += [(tag, a + n, a + n + 1, c + n, c + n + 1) for n in range(by_line)]
+        codes += [] if by_line else [(tag, a, b, c, d)]
     changes = [code for code in codes if code[0] != "equal"]
     added = [(code, line.strip()) for code in changes for line in new[code[3] : code[4]]]
     groups = []
@@ -85,12 +74,16 @@ def without_hunks(before: str, after: str) -> list[str]:
         groups += [one | other for one, other in combinations(groups, 2) if len(groups) > 2]
     versions = [(group, True) for group in (groups if len(groups) > 1 else ())]
     versions += [({code}, False) for code in changes if code[0] == "replace"]
-
-    def lines(code: _Code, skipped: set[_Code], undo: bool) -> list[str]:
-        taken = old[code[1] : code[2]] if undo else []
-        return taken if code in skipped else new[code[3] : code[4]]
-
-    return ["".join(chain(*(lines(code, *one) for code in codes))) for one in versions]
+    return [
+        "".join(
+            line
+            for code in codes
+            for line in (
+                new[code[3] : code[4]] if code not in skipped else old[code[1] : code[2]] * undo
+            )
+        )
+        for skipped, undo in versions
+    ]
 
 
 def suggested(
@@ -99,11 +92,10 @@ def suggested(
     """Return an answer with the edit found for it, given the file's answers on other engines."""
     if checked.answer not in SEARCHED:
         return checked
-    own = checked.findings
     agreeing = next((one.backend for one in others if one.answer in AGREES), None)
     if agreeing and checked.answer is not CheckAnswer.INVALID:
         words = f"it agrees on {agreeing}: {checked.backend} itself differs, no line of yours"
-        return replace(checked, notes=(*checked.notes, words), findings=own)
+        return replace(checked, notes=(*checked.notes, words))
     if found is None or not (found.tried or found.engine):
         return checked
     if found.verified or not found.engine:
@@ -111,34 +103,32 @@ def suggested(
     # If the engine computes another model, an unverified edit may only compensate for that.
     tried = f"{found.tried} edits were run, and none made it agree: " if found.tried else ""
     words = f"{tried}no edit of your file that was tried helps"
-    findings = (CheckFinding("engine", found.engine), *own)
-    said, notes = f"not the same: {found.engine}", (*checked.notes, words)
-    return replace(checked, sentence=said, findings=findings, notes=notes)
+    return replace(
+        checked,
+        sentence=f"not the same: {found.engine}",
+        findings=(CheckFinding("engine", found.engine), *checked.findings),
+        notes=(*checked.notes, words),
+    )
 
 
 def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
     if found.text == file.text:
         words = f"{found.tried} edits were run in {found.seconds:.0f} s, and none made it agree"
         return replace(checked, notes=(*checked.notes, words))
+    took = f"{found.tried} version{'s were' if found.tried != 1 else ' was'}"
+    took += f" run in {found.seconds:.0f} s"
+    why = f": {'; '.join(found.words)}" if found.words else ""
+    note = f"this edit helps, and the file does not agree with it yet{why}: {found.left} ({took})"
+    if found.verified:
+        note = f"verified: with this edit your trace agrees{why} ({took})"
+    more = (found.note,) if found.verified and found.note else ()
     return replace(
         checked,
         findings=checked.findings or (CheckFinding("edit", "; ".join(found.words)),),
         diff=diff(file.text, found.text, file.path.name),
         verified=found.verified,
         fixed=found.text if found.verified else "",
-        notes=(*checked.notes, *_worth(found)),
-    )
-
-
-def _worth(found: Found) -> tuple[str, ...]:
-    versions = f"{found.tried} version{'s were' if found.tried != 1 else ' was'}"
-    took = f"{versions} run in {found.seconds:.0f} s"
-    why = f": {'; '.join(found.words)}" if found.words else ""
-    if found.verified:
-        note = (found.note,) if found.note else ()
-        return (f"verified: with this edit your trace agrees{why} ({took})", *note)
-    return (
-        f"this edit helps, and the file does not agree with it yet{why}: {found.left} ({took})",
+        notes=(*checked.notes, note, *more),
     )
 
 

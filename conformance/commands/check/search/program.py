@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, ParentNodeProvider
-
-from conformance.commands.check.search.patterns import HOLE, Holes, enclosed, match, parse_pattern
 
 #: Compound statements: an edit of one replaces its header and keeps its body.
 COMPOUND = (cst.With, cst.For, cst.While, cst.If, cst.Try)
@@ -38,7 +36,6 @@ class Statement:
     node: cst.CSTNode
     start: int
     end: int
-    line: int
     text: str
     indent: str
 
@@ -107,17 +104,17 @@ class ParsedFile:
     # ── what may be edited ─────────────────────────────────────────────────────────────────────
 
     @cached_property
-    def edited(self) -> list[cst.FunctionDef]:
-        """The functions that may be edited: the side's first, then all others except `hf`."""
-        others = [f for name, f in self.functions.items() if name not in {self.side, "hf"}]
-        return [self.functions[self.side], *others, *self.methods]
-
-    @cached_property
     def methods(self) -> list[cst.FunctionDef]:
         """The methods of the classes at the top of the file."""
         classes = (one for one in self.module.body if isinstance(one, cst.ClassDef))
         parts = (part for one in classes for part in one.body.body)
         return [part for part in parts if isinstance(part, cst.FunctionDef)]
+
+    @cached_property
+    def edited(self) -> list[cst.FunctionDef]:
+        """The functions that may be edited: the side's first, then all others except `hf`."""
+        others = [f for name, f in self.functions.items() if name not in {self.side, "hf"}]
+        return [self.functions[self.side], *others, *self.methods]
 
     def walk(self, root: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield a node and all its descendants."""
@@ -132,14 +129,14 @@ class ParsedFile:
         for function in self.edited:
             yield from (node for node in self.walk(function.body) if isinstance(node, kind))
 
-    def matches(self, *patterns: str) -> Iterator[tuple[cst.CSTNode, Holes]]:
+    def matches(self, *patterns: str) -> Iterator[tuple[cst.CSTNode, Mapping[str, Any]]]:
         """Yield the matches of patterns in the functions that may be edited, with their holes."""
         for pattern in map(parse_pattern, patterns):
             for node in self.expressions(type(pattern)):
                 if (holes := match(pattern, node)) is not None:
                     yield node, holes
 
-    def filled(self, text: str, holes: Holes) -> str:
+    def filled(self, text: str, holes: Mapping[str, Any]) -> str:
         """Return a text with its holes filled, in parentheses where needed."""
 
         def fill(found: re.Match[str]) -> str:
@@ -150,17 +147,14 @@ class ParsedFile:
 
         return HOLE.sub(fill, text)
 
-    def statements_of(self, function: cst.FunctionDef) -> list[Statement]:
-        """Return the statements of a function, in the order of the text."""
-        return list(self._statements(function.body))
-
     @cached_property
     def statements(self) -> list[Statement]:
         """The statements of the functions that may be edited, in order within each function."""
         return [one for function in self.edited for one in self.statements_of(function)]
 
-    def _statements(self, body: cst.CSTNode) -> Iterator[Statement]:
-        for node in self.walk(body):
+    def statements_of(self, function: cst.FunctionDef) -> Iterator[Statement]:
+        """Yield the statements of a function, in the order of the text."""
+        for node in self.walk(function.body):
             if isinstance(node, cst.SimpleStatementLine):
                 start, end = self.span(node.body[0])[0], self.span(node.body[-1])[1]
             elif isinstance(node, (*COMPOUND, cst.FunctionDef)):
@@ -169,14 +163,13 @@ class ParsedFile:
             else:
                 continue
             text = self._bytes[start:end].decode()
-            yield Statement(node, start, end, self.line(start), text, self._indent(start))
+            yield Statement(node, start, end, text, self._indent(start))
 
     def _indent(self, at: int) -> str:
         line = self._bytes[self._begin(at) : at].decode()
         return line[: len(line) - len(line.lstrip())]
 
     def _begin(self, at: int) -> int:
-        """Return the position of the first byte of a line."""
         return self._bytes.rfind(b"\n", 0, at) + 1
 
     def _end(self, at: int) -> int:
@@ -193,24 +186,21 @@ class ParsedFile:
         spans = [map(self.line, self.span(function)) for function in called]
         return {line for first, last in spans for line in range(first, last + 1)}
 
-    def statement_of(self, node: cst.CSTNode) -> Statement | None:
-        """Return the statement that contains a node."""
-        at: cst.CSTNode | None = node
-        while at is not None and at not in self._by_node:
-            at = self.parents.get(at)
-        return self._by_node[at] if at is not None else None
-
     @cached_property
     def _by_node(self) -> dict[cst.CSTNode, Statement]:
         return {one.node: one for one in self.statements}
 
+    def statement_of(self, node: cst.CSTNode) -> Statement | None:
+        """Return the statement that contains a node."""
+        whole = (node, *self.around(node, cst.CSTNode))
+        return next((self._by_node[one] for one in whole if one in self._by_node), None)
+
     def around(self, node: cst.CSTNode, kind: Any) -> list[Any]:
         """Return a node's ancestors of a kind, the innermost first."""
-        found, at = [], self.parents.get(node)
-        while at is not None:
-            if isinstance(at, kind):
-                found.append(at)
-            at = self.parents.get(at)
+        found: list[Any] = []
+        at: Any = node
+        while (at := self.parents.get(at)) is not None:
+            found += [at] if isinstance(at, kind) else []
         return found
 
     def trace_of(self, statement: Statement) -> Statement | None:
@@ -228,11 +218,6 @@ class ParsedFile:
         """Return the splice that inserts lines below a statement, with its indent."""
         at = self._end(statement.end)
         return Splice(at, at, f"\n{text}".replace("\n", f"\n{statement.indent}"))
-
-    def before(self, statement: Statement, *lines: str) -> Splice:
-        """Return the splice that inserts lines above a statement, with its indent."""
-        at = self._begin(statement.start)
-        return Splice(at, at, "".join(f"{statement.indent}{line}\n" for line in lines))
 
     def inside(self, statement: Statement, *lines: str) -> Splice:
         """Return the splice that inserts lines at the top of a compound statement's body."""
@@ -367,3 +352,53 @@ def joined(core: str, indexes: Sequence[str]) -> str:
 def names_in(text: str) -> set[str]:
     """Return the identifiers in a text, without attributes."""
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+
+
+# ── patterns ───────────────────────────────────────────────────────────────────────────────────
+
+#: In a pattern such as `X.to(A)` a single capital is a hole: it matches any expression.
+HOLE = re.compile(r"\b[A-Z]\b")
+
+_PRIMARY = (cst.Attribute, cst.Subscript, cst.Name, cst.Call, cst.BaseNumber, cst.BaseString)
+
+#: Nodes that a match ignores.
+_QUIET = (
+    cst.BaseParenthesizableWhitespace,
+    cst.Comma,
+    cst.Dot,
+    cst.LeftParen,
+    cst.RightParen,
+    cst.LeftSquareBracket,
+    cst.RightSquareBracket,
+)
+
+
+@cache
+def parse_pattern(pattern: str) -> cst.CSTNode:
+    """Return the tree of a pattern, an expression or an assignment."""
+    statement = cst.ensure_type(cst.parse_statement(pattern), cst.SimpleStatementLine).body[0]
+    return statement.value if isinstance(statement, cst.Expr) else statement
+
+
+def match(pattern: cst.CSTNode, node: cst.CSTNode) -> dict[str, Any] | None:
+    """Return the nodes captured by a pattern's holes, None if the node does not match."""
+    holes: dict[str, Any] = {}
+    return holes if _fits(pattern, node, holes) else None
+
+
+def _fits(pattern: cst.CSTNode, node: cst.CSTNode, holes: dict[str, Any]) -> bool:
+    if isinstance(pattern, cst.Name) and HOLE.fullmatch(pattern.value):
+        return bool(holes.setdefault(pattern.value, node).deep_equals(node))
+    theirs, mine = (
+        [one for one in each.children if not isinstance(one, _QUIET)] for each in (pattern, node)
+    )
+    if type(pattern) is not type(node) or len(theirs) != len(mine):
+        return False
+    if not mine:
+        return getattr(pattern, "value", None) == getattr(node, "value", None)
+    return all(_fits(a, b, holes) for a, b in zip(theirs, mine, strict=True))
+
+
+def enclosed(node: cst.CSTNode, code: str) -> str:
+    """Return the text of a node for use in a larger expression, in parentheses if needed."""
+    return code if isinstance(node, _PRIMARY) and not node.lpar else f"({code})"

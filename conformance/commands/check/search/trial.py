@@ -1,17 +1,21 @@
-"""The result of one version of a file on an engine, and its distance from agreement."""
+"""Versions of a file as cases of a check's run, their results, and the distance from agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 
 from torch import Tensor
 
-from conformance.commands.check.values import compare, relations
+from conformance.commands.check.values import compare
 from conformance.commands.check.values.compare import UNNAMED, Compared, PrecisionReference, Values
 from conformance.commands.check.values.divergence import compare_rows
 from conformance.commands.check.values.naming import Names
-from conformance.spec.records import Outcome, Precision, Site, Status
+from conformance.runner.store import RunFolder
+from conformance.spec.builtin.user_trace import case_of
+from conformance.spec.records import Case, Outcome, Precision, Site, Status
 
 #: A sort key, the best first: whether the version agrees, differs or raises; then, if it differs,
 #: the differences, the layers' depth of agreement and the distance, or, if it raises, the number of
@@ -19,6 +23,42 @@ from conformance.spec.records import Outcome, Precision, Site, Status
 Score = tuple[float, ...]
 
 _AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """The run folder, model and prompts of a check, in which versions of its files run."""
+
+    run: RunFolder
+    model: str
+    prompts: tuple[str, ...]
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def tries(self) -> Path:
+        """The folder for the versions of files."""
+        return self.run.path / "tries"
+
+    def job(self, folder: str) -> str:
+        """Return the id of the job that writes to a folder."""
+        return f"{self.model}:{folder}"
+
+    def case(self, text: str, name: str, function: str, original: Path) -> Case:
+        """Write a version of a file, and return a case that runs one of its functions."""
+        number = next(self._numbers)
+        path = self.tries / str(number) / original.name
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+        return case_of(f"{name}~{number}", path, function, self.prompts, original=original)
+
+    def outcome(self, folder: str, key: str) -> Outcome:
+        """Return the outcome of a case."""
+        found = self.run.outcome(self.model, folder, key)
+        return found or Outcome(Status.MISSING, reason="not run")
+
+    def seen(self, folder: str, key: str) -> dict[str, Tensor]:
+        """Return the observations of a case."""
+        return self.run.observations(self.model, folder, key)
 
 
 @dataclass(frozen=True)
@@ -64,9 +104,9 @@ class FileReference:
         order: Callable[[Site], tuple[int, ...]] = lambda _: (),
     ) -> Compared:
         """Compare an engine's observations with transformers', in one precision."""
-        ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, self.seen))
-        returned, reference = compare.returned(mine), self.in_precision(precision)
-        return compare.compare(returned, reference, (ours, theirs), names, order)
+        ids = compare.prompt_ids(mine), compare.prompt_ids(self.seen)
+        reference = self.in_precision(precision)
+        return compare.compare(compare.returned(mine), reference, ids, names, order)
 
     def try_of(
         self,
@@ -106,7 +146,9 @@ class FileReference:
             key=lambda site: (site.step, site.prompt, site.layer or 0),
         )
         for number, site in enumerate(streams):
-            share = _share_near(ours.get(site), theirs[site])
+            mine_there, share = ours.get(site), 0.0
+            if mine_there is not None and mine_there.shape == theirs[site].shape:
+                share = float((~compare_rows(mine_there, theirs[site])).double().mean())
             if share < 1:
                 return number + round(share, 3)
         return float(len(streams))
@@ -116,22 +158,15 @@ class FileReference:
         runs = self.in_precision(Precision.FLOAT32).members
         alike, _ = compare.made_alike(compare.returned(mine), runs)
         off = (
-            relations.distance(alike[site], reference) if site in alike else None
+            compare.distance(alike[site], reference) if site in alike else None
             for site, reference in runs["truth"].items()
         )
         return sum(2.0 if one is None else min(one, 2.0) for one in off)
-
-
-def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
-    """Return the share of the tokens whose rows, [tokens, width], are equal on both sides."""
-    if ours is None or ours.shape != theirs.shape:
-        return 0.0
-    return float((~compare_rows(ours, theirs)).double().mean())
 
 
 def have_same_reference(one: Values, other: Values) -> bool:
     """Return whether two versions of a file return the same values on transformers."""
     first, second = (compare.select_runs(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(
-        relations.is_alike(value, second[site]) for site, value in first.items()
+        compare.is_alike(value, second[site]) for site, value in first.items()
     )

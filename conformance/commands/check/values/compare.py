@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from conformance.commands.check.values.naming import Names, plain
-from conformance.commands.check.values.relations import FITTED
 from conformance.judge.cell.judge_cell import Judgement, judge_cell
 from conformance.judge.cell.judgement import unknown
+from conformance.judge.cell.measures.metrics import rows
 from conformance.judge.cell.reference import REFERENCE_RUN, ReferenceRuns, read_reference
 from conformance.spec.generated_tokens import FLOAT32_WAY
 from conformance.spec.records import Answer, Judged, Precision, Site, Thresholds, Verdict
@@ -33,6 +33,13 @@ _NAMED = 8
 #: examples, on llama and SmolLM2). A run's limit is wider, for other processors and shapes. Beyond
 #: this limit a trace differs, and the engine's clean run shows whether the engine is the cause.
 ROUNDING = 30.0
+
+#: The largest relative distance between equal values in float32.
+SAME = 1e-3
+
+#: The fewest numbers to which a factor is fitted: a free parameter always fits one number, and too
+#: often a few.
+FITTED = 16
 
 #: No user's names.
 UNNAMED = Names()
@@ -148,11 +155,14 @@ def compare(
     )
     called = [_as_seen(one, reference.precision) for one in judgement.observations]
     observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
-    said = judgement.reason if judgement.harness else in_words(observations, names)
-    worst = _joined(judgement.worst_site) if judgement.worst_site else ""
-    judged = replace(judgement, observations=observations, reason=said, worst_site=worst)
-    if judged.verdict.passes and wrong(judged):
-        judged = replace(judged, verdict=Verdict.WRONG)
+    off = judgement.verdict.passes and not all(one.verdict.passes for one in observations)
+    judged = replace(
+        judgement,
+        verdict=Verdict.WRONG if off else judgement.verdict,
+        observations=observations,
+        reason=judgement.reason if judgement.harness else in_words(observations, names),
+        worst_site=_joined(judgement.worst_site) if judgement.worst_site else "",
+    )
     return Compared(judged, notes)
 
 
@@ -165,23 +175,22 @@ def _as_seen(judged: Judged, precision: Precision) -> Judged:
     words = re.sub(r"\btokens(?= [\d, -]+ of )", "rows", words)
     many = precision is Precision.FLOAT32 and math.prod(judged.shape) >= FITTED
     if many and verdict.passes and off > ROUNDING:
-        verdict = Verdict.WRONG
-        words = (
-            f"{off:.3g} × noise off, where engines that compute the same are within {ROUNDING:g}"
-        )
+        verdict, same = Verdict.WRONG, f"engines that compute the same are within {ROUNDING:g}"
+        words = f"{off:.3g} × noise off, where {same}"
     return replace(judged, site=_joined(judged.site), message=words, verdict=verdict)
 
 
 def in_words(observations: Sequence[Judged], names: Names = UNNAMED) -> str:
     """Return in words how many values are off, and the user's name of the furthest."""
     off = [one for one in observations if not one.verdict.passes]
-    furthest = max((one for one in off if one.q_max), key=lambda one: one.q_max or 0, default=None)
     if not off:
         return f"all {len(observations)} values are within the noise"
-    said = f"{len(off)} of {len(observations)} values are off"
-    if furthest is None:
-        return f"{said}, first `{names.of(Site.parse(off[0].site))}`: {off[0].message}"
-    return f"{said}, furthest `{names.of(Site.parse(furthest.site))}`, {furthest.q_max:.3g} × noise"
+    words = f"{len(off)} of {len(observations)} values are off"
+    furthest = max(off, key=lambda one: one.q_max or 0)
+    name = names.of(Site.parse(furthest.site))
+    if not furthest.q_max:
+        return f"{words}, first `{name}`: {furthest.message}"
+    return f"{words}, furthest `{name}`, {furthest.q_max:.3g} × noise"
 
 
 def made_alike(
@@ -203,13 +212,13 @@ def made_alike(
             found[name] = value.reshape(known.shape)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(baseline[name].dtype)
-    said = []
+    words = []
     for shapes in dict.fromkeys(reshaped.values()):
         called = [whole for whole, its in reshaped.items() if its == shapes]
-        said.append(f"{few(called, _NAMED)} {'is' if len(called) == 1 else 'are'} {shapes}")
-    more = f"; {len(said) - _NAMED} more" if len(said) > _NAMED else ""
-    axes = f"{'; '.join(said[:_NAMED])}{more}: an axis of one more or less"
-    return found, (*listed, axes) if said else listed
+        words.append(f"{few(called, _NAMED)} {'is' if len(called) == 1 else 'are'} {shapes}")
+    more = f"; {len(words) - _NAMED} more" if len(words) > _NAMED else ""
+    axes = f"{'; '.join(words[:_NAMED])}{more}: an axis of one more or less"
+    return found, (*listed, axes) if words else listed
 
 
 def _listed_alike(
@@ -218,16 +227,18 @@ def _listed_alike(
     """Return the values with lists stacked to one tensor, and tensors split to lists, as in the
     reference; and a note on each.
     """
-    found, said = dict(mine), []
+    found, notes = dict(mine), []
     ours, theirs = _entries(mine), _entries(reference)
     for place in ours.keys() & theirs.keys():
         listed = len(ours[place]) > 1  # on the engine: then transformers has one tensor
         many, [one, *others] = (ours[place], theirs[place])[:: 1 if listed else -1]
         values, known = (mine, reference) if listed else (reference, mine)
         shapes = {values[key].shape for key in many}
-        if others or len(many) < 2 or len(shapes) > 1:
-            continue
-        if known[one].shape != (len(many), *shapes.pop()):
+        if (
+            others
+            or len(many) < 2
+            or {tuple(known[one].shape)} != {(len(many), *s) for s in shapes}
+        ):
             continue
         for key in ours[place]:
             del found[key]
@@ -237,8 +248,8 @@ def _listed_alike(
             found |= dict(zip(many, mine[one], strict=True))
         here, there = ("there", "on transformers")[:: 1 if listed else -1]
         whole = names.whole(Site.parse(many[0]))
-        said.append(f"`{whole}` is a list of {len(many)} {here} and one tensor {there}")
-    return found, tuple(sorted(said))
+        notes.append(f"`{whole}` is a list of {len(many)} {here} and one tensor {there}")
+    return found, tuple(sorted(notes))
 
 
 def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
@@ -260,9 +271,9 @@ def prompts(seen: Mapping[Site, Tensor]) -> dict[int, list[int]]:
     return {site.prompt: seen[site].tolist() for site in sorted(first, key=lambda one: one.prompt)}
 
 
-def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
+def prompt_ids(seen: Values) -> list[list[int]]:
     """Return the token ids of every prompt that the model ran, in the order of the runs."""
-    return [*prompts(seen).values()]
+    return [*prompts(layers(seen)).values()]
 
 
 def wrong(judgement: Judgement) -> list[Site]:
@@ -286,14 +297,53 @@ def evidence_of(compared: Compared, precision: Precision, names: Names = UNNAMED
     """Return a judgement as a cell's evidence, with the user's names for the values."""
     judgement = compared.judgement
     called = {one.site: names.row(one) for one in judgement.observations}
-    worst = called.get(judgement.worst_site)
+    worst = judgement.worst_site
     return Answer(
         precision,
         judgement.verdict,
         judgement.reason,
         observations=tuple(called.values()),
         relations=judgement.relations,
-        worst_site=worst.site if worst else judgement.worst_site,
+        worst_site=called[worst].site if worst in called else worst,
         worst_ratio=judgement.worst_ratio,
         harness=judgement.harness,
     )
+
+
+# ── relations between two values: equality, distance, and scale factor ─────────────────────────
+
+
+def is_near(mine: Tensor, known: Tensor, allowed: float = SAME) -> bool:
+    """Return whether every row is within `allowed` of the known one, relative to its norm."""
+    size = known.norm(dim=-1).clamp_min(1e-12)
+    return bool(((mine - known).norm(dim=-1) <= allowed * size).all())
+
+
+def is_alike(mine: Tensor, other: Tensor) -> bool:
+    """Return whether two values have the same shape and are equal, floats except for rounding."""
+    if mine.shape != other.shape or not mine.is_floating_point():
+        return mine.shape == other.shape and bool((mine == other).all())
+    return is_near(rows(mine), rows(other))
+
+
+def distance(mine: Tensor, reference: Tensor) -> float | None:
+    """Return the relative distance to `reference` in the Euclidean norm, over the entries that are
+    finite in both. None for different shapes, or values that are not floats.
+    """
+    if mine.shape != reference.shape or not mine.is_floating_point() or not mine.numel():
+        return None
+    ours, theirs = mine.double(), reference.double()
+    numbers = ours.isfinite() & theirs.isfinite()
+    size = theirs[numbers].norm()
+    return float((ours - theirs)[numbers].norm() / size) if size else None
+
+
+def multiple(mine: Tensor, reference: Tensor, allowed: float = SAME) -> float | None:
+    """Return the factor from `reference` to `mine`, None if it leaves more than `allowed` of it."""
+    if mine.shape != reference.shape or not mine.is_floating_point() or mine.numel() < FITTED:
+        return None
+    ours, theirs = mine.double(), reference.double()
+    gain = float((ours * theirs).sum() / theirs.square().sum().clamp_min(1e-30))
+    if abs(gain) < 1e-6:
+        return None
+    return gain if (ours - gain * theirs).norm() <= allowed * ours.norm() else None

@@ -14,9 +14,15 @@ import torch
 from torch import Tensor
 
 from conformance.commands.check.checked import CheckFinding
-from conformance.commands.check.values.compare import Values, layers, prompts
+from conformance.commands.check.values.compare import (
+    Values,
+    is_alike,
+    is_near,
+    layers,
+    multiple,
+    prompts,
+)
 from conformance.commands.check.values.known_values import Known
-from conformance.commands.check.values.relations import is_alike, is_near, multiple
 from conformance.judge.cell.diagnosis.extent import ranges
 from conformance.judge.cell.measures import metrics
 from conformance.spec.records import Site
@@ -99,18 +105,22 @@ def _cause(
     an earlier write has changed the layer, and the difference there explains nothing.
     """
     reference, natural = layers(seen), layers(seen, "natural")
-    place = _first_alike(other.prompt, reference), site.step
+    tokens: dict[int, list[int]] = defaultdict(list)
+    for each in sorted(reference, key=lambda one: one.step):
+        if each.name == "ids":
+            tokens[each.prompt] += reference[each].flatten().tolist()
+    own = tokens.get(other.prompt)
+    alike = (number for number, one in tokens.items() if one == own)
+    place = min(alike, default=other.prompt), site.step  # only its first run has clean values
     clean = {
         each.layer: rows
         for each, rows in layers(seen, "clean").items()
         if each.name == "stream" and (each.prompt, each.step) == place
     }
     ours, theirs, base = mine[site], reference[other], clean.get(site.layer)
-    if (
-        base is None
-        or base.shape != ours.shape
-        or bool(compare_rows(natural.get(other, base), base).any())
-    ):
+    if base is None or base.shape != ours.shape:
+        return "", ""
+    if bool(compare_rows(natural.get(other, base), base).any()):
         return "", ""
     far = compare_rows(ours, theirs)
     made, meant = compare_rows(ours, base), compare_rows(theirs, base)
@@ -128,10 +138,8 @@ def _cause(
     if not site.step:
         wrote, due = _first_write(mine, site, clean), _first_write(reference, other, clean)
         if wrote is not None and due is not None:
-            return (
-                "other-layer",
-                f"the write is at layer {wrote}, and on transformers at layer {due}",
-            )
+            words = f"the write is at layer {wrote}, and on transformers at layer {due}"
+            return "other-layer", words
     step = f" in step {site.step}" if any(one.step for one in reference) else ""
     if not bool(made.any()):
         return "dropped", f"the write had no effect{step}"
@@ -174,16 +182,6 @@ def _gained(ours: Tensor, theirs: Tensor, clean: Tensor) -> tuple[str, str]:
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"
-
-
-def _first_alike(sequence: int, reference: Mapping[Site, Tensor]) -> int:
-    """Return the first sequence with the same tokens, the only one with clean values."""
-    tokens: dict[int, list[int]] = defaultdict(list)
-    for site in sorted(reference, key=lambda one: one.step):
-        if site.name == "ids":
-            tokens[site.prompt] += reference[site].flatten().tolist()
-    mine = tokens.get(sequence)
-    return min((number for number, one in tokens.items() if one == mine), default=sequence)
 
 
 def _one_half(

@@ -16,8 +16,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from conformance.commands.check.values.compare import Values, layers
-from conformance.commands.check.values.relations import SAME, is_near
+from conformance.commands.check.values.compare import SAME, Values, is_near, layers
 from conformance.judge.cell.measures import metrics
 
 #: The words for a clean run's value, for a sequence in which the trace wrote.
@@ -56,10 +55,21 @@ class Known:
 
 def catalogue(seen: Values, layer_list: str) -> list[Known]:
     """Return all values that transformers computed, the likeliest first in each step."""
+
+    def likelihood(one: Known) -> int:
+        """Values with common names come before those of the modules that pass them on."""
+        if one.kind in {"mlp", "attention", "logits"}:
+            return 0
+        if "final norm" in one.words or one.words == "the token embeddings":
+            return 1
+        if one.kind == "norm-output":
+            return 2
+        return 4 if one.kind.endswith("-input") else 3
+
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
-    modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
+    modules = sorted(_modules(seen, layer_list, "value"), key=likelihood)
     halves = list(_halves(streams, modules))
-    own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
+    own = sorted(_modules(seen, layer_list, "written"), key=likelihood)
     own = [*_halves(_streams(seen, "natural"), own), *own]
     wrote = {one.sequence for one in own}
     clean = [
@@ -67,17 +77,6 @@ def catalogue(seen: Values, layer_list: str) -> list[Known]:
         for one in (*halves, *modules)
     ]
     return sorted(streams + own + clean, key=lambda one: one.step)
-
-
-def _likelihood(known: Known) -> int:
-    """Return a sort key: values with common names before those of the modules that pass them on."""
-    if known.kind in {"mlp", "attention", "logits"}:
-        return 0
-    if "final norm" in known.words or known.words == "the token embeddings":
-        return 1
-    if known.kind == "norm-output":
-        return 2
-    return 4 if known.kind.endswith("-input") else 3
 
 
 def _streams(seen: Values, begin: str) -> Iterator[Known]:
@@ -140,17 +139,17 @@ def _halves(streams: Iterable[Known], modules: Sequence[Known]) -> Iterator[Know
     output or its norm, and the residual half, which is the stream minus the MLP half.
     """
     whole = {one.at: one for one in streams if one.kind == "unedited"}
-    given: dict[tuple[int, int, int | None], list[Tensor]] = defaultdict(list)
+    inputs: dict[tuple[int, int, int | None], list[Tensor]] = defaultdict(list)
     for one in modules:
         if one.kind == "norm-input":
-            given[one.at].append(one.rows)
+            inputs[one.at].append(one.rows)
     for branch in modules:
         stream = whole.get(branch.at)
         if stream is None or stream.rows.shape != branch.rows.shape:
             continue
         rows = stream.rows - branch.rows
         normed = branch.kind == "norm-output" and any(
-            one.shape == rows.shape and is_near(rows, one) for one in given[branch.at]
+            one.shape == rows.shape and is_near(rows, one) for one in inputs[branch.at]
         )
         if branch.kind == "mlp" or normed:
             words = f"the residual of layer {branch.layer} without its MLP output"
@@ -188,31 +187,21 @@ def places_of(value: Tensor, known: Sequence[Known]) -> tuple[ValuePlace, ...]:
 
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Known | None:
     """Return the known value whose rows, or their mean, this value equals, and which; else None."""
-    if _positions(value, known):
+    tokens = (len(one.rows) for one in known if one.kind == "ids")
+    counts = value.ndim == 1 and not value.is_floating_point() and 1 < len(value) in tokens
+    if counts and torch.equal(value.long(), torch.arange(len(value))):
         return Known("positions", "the positions of the tokens, as integers", value)
     if not bool(value.any()):
         return None  # zeros identify nothing
-    forms = _forms(value)
+    # A value's heads may have an axis: the heads of a token, joined, are its row.
+    bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
+    heads = [bare, bare.transpose(0, 1)] if value.ndim > 2 else []
+    forms = [metrics.rows(value), *(one.double().flatten(1) for one in heads)]
     values = [one for one in known if one.rows.ndim == 2]
     for match, one, rows in product((_which, _mean), values, forms):
         if (found := match(rows, one.rows, allowed)) is not None:
             return replace(one, held=found)
     return None
-
-
-def _forms(value: Tensor) -> list[Tensor]:
-    """Return the value as rows of tokens, and those with the heads of a token joined."""
-    bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
-    heads = [bare, bare.transpose(0, 1)] if value.ndim > 2 else []
-    return [metrics.rows(value), *(one.double().flatten(1) for one in heads)]
-
-
-def _positions(value: Tensor, known: list[Known]) -> bool:
-    """Return whether a value is 0, 1, 2, … over the tokens of a step; a single integer is not."""
-    if value.ndim != 1 or value.is_floating_point() or len(value) < 2:
-        return False
-    counts = (len(one.rows) for one in known if one.kind == "ids")
-    return len(value) in counts and torch.equal(value.long(), torch.arange(len(value)))
 
 
 def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:

@@ -32,8 +32,12 @@ class Names:
     called: Mapping[Site, str] = field(default_factory=dict)
 
     def of(self, site: Site) -> str:
-        """Return the user's name for a value."""
-        return self.called.get(site) or _guessed(site)
+        """Return the user's name for a value, or one made of its site: name, key and index."""
+        if called := self.called.get(site):
+            return called
+        name = site.name.removesuffix(OWN) if site.name.removesuffix(OWN) in CHOSEN else site.name
+        layer = "" if site.layer is None else f"[{site.layer}]"
+        return f"{name}{layer}{f'[{site.step}]' if site.step else ''}"
 
     def whole(self, site: Site) -> str:
         """Return the user's name for the list or dict that contains a value."""
@@ -59,11 +63,3 @@ def read(seen: Mapping[str, Tensor]) -> Names:
     if not isinstance(called, dict) or not all(isinstance(one, str) for one in called.values()):
         raise ValueError(f"{CALLED!r} holds no names")
     return Names({Site.parse(plain(site)): name for site, name in called.items()})
-
-
-def _guessed(site: Site) -> str:
-    """Return a name for a value from its site alone: name, key and index."""
-    name = site.name.removesuffix(OWN) if site.name.removesuffix(OWN) in CHOSEN else site.name
-    layer = "" if site.layer is None else f"[{site.layer}]"
-    step = f"[{site.step}]" if site.step else ""
-    return f"{name}{layer}{step}"

@@ -33,49 +33,32 @@ def held(value):
     return found and (found.kind, found.layer, found.held)
 
 
-def test_both_halves_of_a_stream_are_told_apart():
-    branch = SEEN["value|0/0|model.layers.1.mlp|output"]
-    whole = SEEN["clean|p0/s0/stream.1"]
-    assert held(whole) == ("stream", 1, "")
-    assert held(branch) == ("mlp", 1, "")
-    assert held(whole - branch) == ("residual", 1, "")
+WHOLE, BRANCH = SEEN["clean|p0/s0/stream.1"], SEEN["value|0/0|model.layers.1.mlp|output"]
+OTHER = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(9))
 
 
-def test_rounding_in_float32_changes_nothing_and_bf16_does():
-    whole = SEEN["clean|p0/s0/stream.2"]
-    assert held(whole * (1 + 1e-6)) == ("stream", 2, "")
-    assert held(whole.bfloat16().float()) is None
-
-
-def test_rows_are_named():
-    whole = SEEN["clean|p0/s0/stream.0"]
-    assert held(whole[0]) == ("stream", 0, "token 0")
-    assert held(whole[-1]) == ("stream", 0, "the last token")
-    assert held(SEEN["value|0/0||logits"][-1:]) == ("logits", None, "the last token")
-
-
-def test_positions_are_no_activations():
-    assert held(torch.arange(TOKENS)) == ("positions", None, "")
-    assert held(torch.tensor([3, 1, 4, 1, 5])) != ("positions", None, "")
-
-
-@pytest.mark.parametrize("numbers", [[1, 2], range(3), range(2, 2 + TOKENS)])
-def test_integers_that_count_up_are_the_positions_where_they_count_the_tokens(numbers):
-    assert held(torch.tensor(list(numbers))) is None
-
-
-def test_what_is_nowhere_is_not_named():
-    assert held(torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(9))) is None
-
-
-def test_zeros_are_not_named():
-    assert identify(torch.zeros(TOKENS, WIDTH), KNOWN) is None
-
-
-def test_heads_beside_each_other_are_one_row():
-    whole = SEEN["clean|p0/s0/stream.2"]
-    assert held(whole.reshape(TOKENS, 4, 4)) == ("stream", 2, "")
-    assert held(whole.reshape(1, TOKENS, 4, 4).transpose(1, 2)) == ("stream", 2, "")
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (WHOLE, ("stream", 1, "")),
+        (BRANCH, ("mlp", 1, "")),
+        (WHOLE - BRANCH, ("residual", 1, "")),
+        (WHOLE * (1 + 1e-6), ("stream", 1, "")),  # rounding in float32
+        (WHOLE.bfloat16().float(), None),
+        (WHOLE[0], ("stream", 1, "token 0")),
+        (WHOLE[-1], ("stream", 1, "the last token")),
+        (SEEN["value|0/0||logits"][-1:], ("logits", None, "the last token")),
+        (torch.arange(TOKENS), ("positions", None, "")),
+        *((torch.tensor(list(n)), None) for n in ((1, 2), range(3), range(2, 2 + TOKENS))),
+        (OTHER, None),
+        (torch.zeros(TOKENS, WIDTH), None),
+        # Heads next to each other are one row.
+        (WHOLE.reshape(TOKENS, 4, 4), ("stream", 1, "")),
+        (WHOLE.reshape(1, TOKENS, 4, 4).transpose(1, 2), ("stream", 1, "")),
+    ],
+)
+def test_a_value_is_identified_by_its_numbers(value, found):
+    assert held(value) == found
 
 
 def test_what_a_module_is_given_is_no_half_of_a_stream():
@@ -101,19 +84,17 @@ def edited():
     seen = dict(SEEN)
     change = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
     for layer in range(LAYERS):
-        stream, branch = (
-            seen[f"clean|p0/s0/stream.{layer}"],
-            seen[f"value|0/0|model.layers.{layer}.mlp|output"],
-        )
+        stream = seen[f"clean|p0/s0/stream.{layer}"]
+        branch = seen[f"value|0/0|model.layers.{layer}.mlp|output"]
         further = change * layer if layer > 1 else 0 * change
         seen[f"natural|p0/s0/stream.{layer}"] = stream + further
         seen[f"written|0/0|model.layers.{layer}.mlp|output"] = branch + further / 2
         seen[f"layers|p0/s0/stream.{layer}"] = stream + (change if layer == 1 else further)
-    return seen, change
+    return seen
 
 
 def test_half_of_a_stream_is_known_after_a_write():
-    seen, _ = edited()
+    seen = edited()
     known = catalogue(seen, "model.layers")
     later = identify(seen["written|0/0|model.layers.2.mlp|output"], known)
     assert (later.kind, later.layer) == ("mlp", 2) and "without what" not in later.words
@@ -129,17 +110,12 @@ def test_a_norms_output_is_called_so_and_not_what_it_is_given_to():
 
 
 def test_a_write_in_a_later_run_of_the_same_prompt_is_a_write():
-    later = {f"layers|p1/s0/stream.{layer}": rows(layer) + 1 for layer in range(LAYERS)}
-    alone = SEEN | later | {"layers|p1/s0/ids": SEEN["layers|p0/s0/ids"]}
-    assert not written(SEEN)
+    rows = [SEEN[f"clean|p0/s0/stream.{layer}"] for layer in range(LAYERS)]
+    later = {f"layers|p1/s0/stream.{layer}": one + 1 for layer, one in enumerate(rows)}
     # What it would be without the write is kept once, under the first one's number.
-    assert written(
-        alone | {f"natural|p1/s0/stream.{layer}": rows(layer) for layer in range(LAYERS)}
-    )
-
-
-def rows(layer):
-    return SEEN[f"clean|p0/s0/stream.{layer}"]
+    later |= {f"natural|p1/s0/stream.{layer}": one for layer, one in enumerate(rows)}
+    assert not written(SEEN)
+    assert written(SEEN | later | {"layers|p1/s0/ids": SEEN["layers|p0/s0/ids"]})
 
 
 def test_the_mean_over_the_tokens_of_a_layer_is_known_as_that():

@@ -14,16 +14,23 @@ BEFORE, BRANCH, ADDED = (torch.randn(TOKENS, WIDTH, generator=MAKER) for _ in ra
 CLEAN = BEFORE + BRANCH
 
 
+def parting_of(meant, made, clean, **more):
+    """The parting of streams, by site: meant on transformers, made on the engine, and clean."""
+    ids = {Site("ids", step=site.step): IDS for site in meant}
+    seen = {f"layers|{site}": value for site, value in (ids | meant).items()} | more
+    seen |= {f"clean|{site}": value for site, value in clean.items()}
+    return parting(ids | made, seen, catalogue(seen, "model.layers"))
+
+
+def streams(*rows):
+    """The streams after layers 0, 1, …"""
+    return {Site("stream", layer=layer): each for layer, each in enumerate(rows)}
+
+
 def parted(meant, made):
     """The parting of a model of one layer in which a write was meant to give one stream."""
-    seen = {
-        "layers|p0/s0/ids": IDS,
-        "layers|p0/s0/stream.0": meant,
-        "clean|p0/s0/stream.0": CLEAN,
-        "value|0/0|model.layers.0.mlp|output": BRANCH,
-    }
-    mine = {Site("ids"): IDS, Site("stream", layer=0): made}
-    return parting(mine, seen, catalogue(seen, "model.layers"))
+    branch = {"value|0/0|model.layers.0.mlp|output": BRANCH}
+    return parting_of(streams(meant), streams(made), streams(CLEAN), **branch)
 
 
 def test_equal_layers_do_not_part():
@@ -65,33 +72,18 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     assert found.words == f"{words}, since layer 0 (tokens 1-2)"
 
 
-def later(meant, made):
-    """The parting at the second of two layers, where both sides wrote in the first: what that one
-    left goes through the second, and `meant` and `made` are what is added there.
-    """
+def test_after_a_layer_that_both_sides_write_in_nothing_is_said_of_the_next_write():
+    """What the first write left goes through the second layer, where both sides add, too."""
     first = CLEAN + ADDED
     came = first + BRANCH * 2
-    seen = {
-        "layers|p0/s0/ids": IDS,
-        "clean|p0/s0/stream.0": CLEAN,
-        "clean|p0/s0/stream.1": CLEAN + BRANCH,
-        "layers|p0/s0/stream.0": first,
-        "layers|p0/s0/stream.1": came + meant,
+    more = {
         "natural|p0/s0/stream.0": CLEAN,
         "natural|p0/s0/stream.1": came,
         "value|0/0|model.layers.1.mlp|output": BRANCH,
         "written|0/0|model.layers.1.mlp|output": BRANCH * 2,
     }
-    mine = {
-        Site("ids"): IDS,
-        Site("stream", layer=0): first,
-        Site("stream", layer=1): came + made,
-    }
-    return parting(mine, seen, catalogue(seen, "model.layers"))
-
-
-def test_after_a_layer_that_both_sides_write_in_nothing_is_said_of_the_next_write():
-    found = later(BEFORE, 2 * BEFORE)
+    meant, made = (streams(first, came + times * BEFORE) for times in (1, 2))
+    found = parting_of(meant, made, streams(CLEAN, CLEAN + BRANCH), **more)
     assert (found.layer, found.kind) == (1, "write")
     assert found.words == "the layers compute something else since layer 1 (every token)"
 
@@ -127,19 +119,10 @@ def test_a_write_to_other_tokens_and_to_more_of_them_is_named():
 
 @pytest.mark.parametrize(("meant_at", "made_at", "first"), [(0, 1, 0), (1, 0, 0)])
 def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
-    def streams(at):
-        return [CLEAN + ADDED * (layer >= at) + layer for layer in (0, 1)]
+    def written(at):
+        return streams(*(CLEAN + ADDED * (layer >= at) + layer for layer in (0, 1)))
 
-    clean = streams(2)
-    seen = {"layers|p0/s0/ids": IDS}
-    sides = []
-    for at in (meant_at, made_at):
-        sides.append({Site("ids"): IDS})
-        for layer, rows in enumerate(streams(at)):
-            sides[-1][Site("stream", layer=layer)] = rows
-            seen[f"clean|p0/s0/stream.{layer}"] = clean[layer]
-    seen |= {f"layers|{site}": value for site, value in sides[0].items()}
-    found = parting(sides[1], seen, catalogue(seen, "model.layers"))
+    found = parting_of(*map(written, (meant_at, made_at, 2)))
     assert (found.layer, found.kind) == (first, "other-layer")
     assert found.words.startswith(
         f"the write is at layer {made_at}, and on transformers at layer {meant_at}, since "
@@ -155,15 +138,11 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
 )
 @pytest.mark.parametrize("step", [0, 1])
 def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
-    seen = {f"layers|p0/s{each}/ids": IDS for each in (0, 1)}
-    seen |= {f"clean|p0/s{each}/stream.0": CLEAN for each in (0, 1)}
-    sides = []
-    for written in (meant, made):
-        sides.append({Site("ids"): IDS, Site("ids", step=1): IDS})
-        for each in (0, 1):
-            sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
-    seen |= {f"layers|{site}": value for site, value in sides[0].items()}
-    found = parting(sides[1], seen, catalogue(seen, "model.layers"))
+    def streams(rows):
+        sites = (Site("stream", layer=0, step=each) for each in (0, 1))
+        return {site: rows if site.step == step else CLEAN for site in sites}
+
+    found = parting_of(streams(meant), streams(made), streams(CLEAN))
     where = f"layer 0, step {step}" if step else "layer 0"
     assert (found.step, found.kind) == (step, kind)
     assert found.words.startswith(words.format(step)) and where in found.words

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -39,28 +38,18 @@ _NORM = re.compile(r"(?:\w+\.)*(?:norm|ln_f|final_layernorm|final_layer_norm)")
 _PROJECTION = re.compile(r"(?:o_proj|c_proj|out_proj|dense)")
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """A value in nnsight's tree, and the splices that take an accessor, the likeliest first. If
-    `together`, the accessor needs a loop over the accessor's layers.
-    """
-
-    ways: tuple[Splice, ...]
-    together: bool = False
-
-
 def take_accessor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Read or write through an accessor of `lm`: at one place, or at all places."""
     if program.side != "trace":
         return
     loops = dict(_loops(program))
-    found = list(_raw_values(program, loops))
-    for one in found:
-        for cost, splice in enumerate(one.ways if not one.together else (), 2):
+    found = [*_raw_values(program, loops), *((ways, False) for ways in _raw_logits(program))]
+    for ways, together in found:
+        for cost, splice in enumerate(ways if not together else (), 2):
             yield change(cost, _WORDS, splice)
     if len(found) > 1 or loops:
         for way in range(2):
-            splices = [one.ways[min(way, len(one.ways) - 1)] for one in found]
+            splices = [ways[min(way, len(ways) - 1)] for ways, _ in found]
             yield change(3 + way, _WORDS, *outermost([*loops.values(), *splices]), anywhere=True)
 
 
@@ -71,26 +60,26 @@ def _loops(program: ParsedFile) -> Iterator[tuple[str, Splice]]:
     for loop in program.expressions((cst.For, cst.CompFor)):
         for target, path in ((r"(\w+)", "{}"), (r"\w+, (\w+)", r"enumerate\({}\)")):
             name = re.fullmatch(target, program.code(loop.target))
-            layers = re.fullmatch(
-                path.format(rf"((\w+)\.model\.{_LIST}(\[.*\])?)"), program.code(loop.iter)
-            )
+            whole = program.code(loop.iter)
+            layers = re.fullmatch(path.format(rf"((\w+)\.model\.{_LIST}(\[.*\])?)"), whole)
             if name and layers:
-                text = f"{layers[2]}.layers{layers[3] or ''}"
-                yield (
-                    name[1],
-                    program.swap(loop.iter, program.code(loop.iter).replace(layers[1], text)),
-                )
+                text = whole.replace(layers[1], f"{layers[2]}.layers{layers[3] or ''}")
+                yield name[1], program.swap(loop.iter, text)
 
 
-def _raw_values(program: ParsedFile, loops: dict[str, Splice]) -> Iterator[_Raw]:
+def _raw_values(
+    program: ParsedFile, loops: Mapping[str, Splice]
+) -> Iterator[tuple[list[Splice], bool]]:
+    """Yield, for each value in nnsight's tree, the splices that take an accessor, the likeliest
+    first, and whether it needs a loop over the accessor's layers.
+    """
     written = {one[0].node: one[1:] for one in stores(program)}
     for access in program.accesses:
         name, _, rest = access.core.partition(".")
-        path = program.full_path(access.core)
         if name in loops and (part := _of_layer(*rest.rpartition(".")[::2])):
             accessor = f"{name}{part}"
-        elif found := _RAW.fullmatch(path):
-            accessor = _accessor(found[1], found[2], found[3])
+        elif found := _RAW.fullmatch(program.full_path(access.core)):
+            accessor = _accessor(*found.groups())
         else:
             continue
         ways: list[Splice] = []
@@ -99,12 +88,10 @@ def _raw_values(program: ParsedFile, loops: dict[str, Splice]) -> Iterator[_Raw]
             for indexes in _without_batch(access.indexes):
                 text = _written(program, accessor, indexes, sign, value)
                 ways.append(program.put(statement, text))
-        elif accessor:
-            forms = _reads(accessor, access.indexes)
-            ways += [program.swap(access.node, form) for form in forms]
+        else:
+            ways += [program.swap(access.node, form) for form in _reads(accessor, access.indexes)]
         if accessor and ways:
-            yield _Raw(tuple(ways), name in loops)
-    yield from _raw_logits(program)
+            yield ways, name in loops
 
 
 def _accessor(lm: str, path: str, role: str) -> str:
@@ -156,7 +143,7 @@ def _written(
     return f"{name} = {accessor}\n{part} {sign} {value}\n{accessor} = {name}"
 
 
-def _raw_logits(program: ParsedFile) -> Iterator[_Raw]:
+def _raw_logits(program: ParsedFile) -> Iterator[list[Splice]]:
     """Yield the reads of logits and their writes. `lm.logits` are the last token's, [vocabulary];
     the lens of the last stream gives all tokens'.
     """
@@ -176,10 +163,10 @@ def _raw_logits(program: ParsedFile) -> Iterator[_Raw]:
         if isinstance(parent, (cst.AssignTarget, cst.AugAssign)) and statement:
             if not rest and (written := re.search(r" [-+*/]?= ", statement.text)):
                 text = f"{logits}{statement.text[written.start() :]}"
-                yield _Raw((program.put(statement, text),))
+                yield [program.put(statement, text)]
             continue
         one = [joined(logits, rest), joined(f"{logits}[None]", [f":, {rest[0]}"] if rest else [])]
         forms = one if parts[:1] in (["0"], ["-1"]) else one[::-1]
         forms += [joined(lens, form) for form in _without_batch(indexes)]
         forms.append(joined(f"{lens}[None]", indexes))
-        yield _Raw(tuple(program.swap(node, form) for form in dict.fromkeys(forms)))
+        yield [program.swap(node, form) for form in dict.fromkeys(forms)]

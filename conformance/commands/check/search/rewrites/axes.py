@@ -21,22 +21,6 @@ OF_AXES = re.compile(
 
 _AXIS = "vLLM's values have an axis less"
 
-#: Uses of an axis, and the same without the batch axis; with the cost of the change.
-_LEFT_OUT = (
-    (3, "X.squeeze(A)", "X"),
-    (3, "X.squeeze()", "X"),
-    (3, "X.unsqueeze(A)", "X"),
-    (2, "X.shape[1]", "X.shape[0]"),
-    (2, "X.shape[2]", "X.shape[1]"),
-)
-
-
-def leave_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Remove a change of the axes, or take a size by the axis' number on vLLM."""
-    for cost, pattern, text in _LEFT_OUT:
-        for node, holes in program.matches(pattern):
-            yield change(cost, _AXIS, program.swap(node, program.filled(text, holes)))
-
 
 def drop_batch_index(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Remove the batch axis from an index: `h[:, -1]` becomes `h[-1]`, `h[0]` becomes `h`."""
@@ -66,3 +50,20 @@ def shift_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
                 yield change(6, _AXIS, program.swap(axis, str(other)))
         if len(axes) == 2:
             yield change(2, _AXIS, *lower)
+
+
+#: Uses of an axis, and the same without the batch axis; with the cost of the change.
+_LEFT_OUT = (
+    (3, "X.squeeze(A)", "X"),
+    (3, "X.squeeze()", "X"),
+    (3, "X.unsqueeze(A)", "X"),
+    (2, "X.shape[1]", "X.shape[0]"),
+    (2, "X.shape[2]", "X.shape[1]"),
+)
+
+
+def leave_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Remove a change of the axes, or take a size by the axis' number on vLLM."""
+    for cost, pattern, text in _LEFT_OUT:
+        for node, holes in program.matches(pattern):
+            yield change(cost, _AXIS, program.swap(node, program.filled(text, holes)))

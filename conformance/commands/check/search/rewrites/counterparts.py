@@ -20,9 +20,10 @@ _OF_SIDES = re.compile(r"lm_head|max_(?:new_)?tokens|do_sample|temperature")
 _LACKS = "`hf` has this line too"
 
 
-def align(hf: Sequence[Statement], vllm: Sequence[Statement]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of statement numbers that align two functions in order, by likeness. A statement
-    without a counterpart is paired with the other function's length.
+def align(
+    hf: Sequence[Statement], vllm: Sequence[Statement]
+) -> Iterator[tuple[Statement | None, Statement | None]]:
+    """Yield pairs that align two functions in order, by likeness; None for no counterpart.
 
     This is Needleman and Wunsch's alignment (J. Mol. Biol. 48, 1970), scored by `_likeness`.
     """
@@ -33,15 +34,10 @@ def align(hf: Sequence[Statement], vllm: Sequence[Statement]) -> Iterator[tuple[
         best[i][j] = max(pair, best[i + 1][j], best[i][j + 1])
     i = j = 0
     while i < rows or j < columns:
-        if j == columns or (i < rows and best[i][j] == best[i + 1][j]):
-            yield i, columns
-            i += 1
-        elif i == rows or best[i][j] == best[i][j + 1]:
-            yield rows, j
-            j += 1
-        else:
-            yield i, j
-            i, j = i + 1, j + 1
+        alone = j == columns or (i < rows and best[i][j] == best[i + 1][j])
+        lacking = not alone and (i == rows or best[i][j] == best[i][j + 1])
+        yield None if lacking else hf[i], None if alone else vllm[j]
+        i, j = i + (not lacking), j + (not alone)
 
 
 def _tokens(text: str) -> list[re.Match[str]]:
@@ -70,23 +66,20 @@ def take_counterparts(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     hf = source.statements_of(source.functions["hf"])
     vllm = program.statements_of(program.functions["vllm"])
     last: Statement | None = None
-    for i, j in align(hf, vllm):
-        last = vllm[j] if j < len(vllm) else last
-        theirs = hf[i] if i < len(hf) else None
-        simple = isinstance((theirs or last or hf[0]).node, cst.SimpleStatementLine)
-        found: list[Change] = []
-        if last and theirs and j < len(vllm):
-            found = list(_parts(theirs, last))
-        if last and theirs is None and simple:
-            found.append(change(7, "`hf` has no such line", program.without(last)))
+    for theirs, mine in align(list(hf), list(vllm)):
+        last = mine or last
+        simple = isinstance(getattr(theirs or mine, "node", None), cst.SimpleStatementLine)
+        if mine and theirs:
+            yield from _parts(theirs, mine)
+        elif mine and simple:
+            yield change(7, "`hf` has no such line", program.without(mine))
         ported = list(port_statement(source, theirs, clues)) if theirs else []
         ported += [text.replace("[:, ", "[") for text in ported[:1] if "[:, " in text]
         for cost, text in enumerate(ported):
-            if last and j < len(vllm):
-                found.append(change(3 + cost, _WORDS, program.put(last, text)))
+            if mine:
+                yield change(3 + cost, _WORDS, program.put(mine, text))
             elif last and simple:
-                found.append(change(5 + cost, _LACKS, program.after(last, text)))
-        yield from found
+                yield change(5 + cost, _LACKS, program.after(last, text))
 
 
 def _parts(theirs: Statement, mine: Statement) -> Iterator[Change]:

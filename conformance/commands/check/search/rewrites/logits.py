@@ -9,8 +9,7 @@ from itertools import product
 import libcst as cst
 
 from conformance.commands.check.search.change import Change, Clues, change
-from conformance.commands.check.search.patterns import enclosed
-from conformance.commands.check.search.program import ParsedFile, joined
+from conformance.commands.check.search.program import ParsedFile, enclosed, joined
 
 _JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 

@@ -14,7 +14,6 @@ from typing import Any
 import libcst as cst
 
 from conformance.commands.check.search.change import Clues
-from conformance.commands.check.search.patterns import match, parse_pattern
 from conformance.commands.check.search.program import (
     Access,
     ParsedFile,
@@ -22,8 +21,10 @@ from conformance.commands.check.search.program import (
     Statement,
     is_python,
     joined,
+    match,
     names_in,
     outermost,
+    parse_pattern,
     split_index,
 )
 from conformance.commands.check.search.rewrites.logits import joined_projection
@@ -53,9 +54,12 @@ def port_versions(program: ParsedFile, clues: Clues) -> list[str]:
     """Return the file with each possible `vllm`, the likeliest first; `hf` is `program`'s side."""
     ports = _ports(program, clues)
     ports += [replace(port, axis=True) for port in ports if not port.batch]
-    whole = filter(is_python, (port.file() for port in ports))
-    split = (text for one in whole for text in _split(one, clues))
-    return list(dict.fromkeys(filter(is_python, split)))
+    found: list[str] = []
+    for text in filter(is_python, (port.file() for port in ports)):
+        program = ParsedFile(text, "vllm")
+        split = trace_each_prompt(program, clues, together=True)  # for lists of prompts
+        found += [program.replaced(change.splices) for change in split] or [text]
+    return list(dict.fromkeys(filter(is_python, found)))
 
 
 def port_statement(program: ParsedFile, statement: Statement, clues: Clues) -> list[str]:
@@ -92,15 +96,6 @@ def without_old_habits(program: ParsedFile, clues: Clues) -> tuple[str, str]:
     return program.replaced(outermost(found)), words
 
 
-def _split(text: str, clues: Clues) -> Iterator[str]:
-    """Yield versions with a separate trace for each prompt of a list, or the unchanged text."""
-    program = ParsedFile(text, "vllm")
-    found = list(trace_each_prompt(program, clues, together=True))
-    yield from (program.replaced(change.splices) for change in found)
-    if not found:
-        yield text
-
-
 @dataclass(frozen=True)
 class _Port:
     """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors form the stream.
@@ -122,7 +117,13 @@ class _Port:
         copies = []
         for name in (*names, "hf"):
             function = self.program.functions[name]
-            body = self._part(*self.program.span(function), self._splices(function))
+            splices = [
+                splice
+                for statement in self.program.statements_of(function)
+                for splice in (*self._whole_write(statement), *self._put_back(statement))
+            ]
+            splices += self._of_expression(function.body)
+            body = self._part(*self.program.span(function), splices)
             text = re.sub(r"\bdef hf\b", "def vllm", body.strip("\n"), count=1)
             for other in names:
                 text = re.sub(rf"(?<![\w.]){other}\b", f"{other}_vllm", text)
@@ -159,13 +160,6 @@ class _Port:
                     found.append(name)
                     waiting.append(name)
         return found
-
-    def _splices(self, function: cst.FunctionDef) -> Iterator[Splice]:
-        program = self.program
-        for statement in program.statements_of(function):
-            yield from self._whole_write(statement)
-            yield from self._put_back(statement)
-        yield from self._of_expression(function.body)
 
     def _put_back(self, statement: Statement) -> Iterator[Splice]:
         """Yield the splice that writes a stream, changed in place as a sum, into both tensors."""

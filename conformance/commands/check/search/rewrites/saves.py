@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from conformance.commands.check.search.change import Change, Clues, change
-from conformance.commands.check.search.patterns import enclosed
-from conformance.commands.check.search.program import ParsedFile, Splice, Statement
+from conformance.commands.check.search.program import ParsedFile, Splice, Statement, enclosed
 
 _COPY = "a value that is kept is a copy: the engine overwrites its buffers"
 _INSIDE = "what a block fills is made in it and saved"

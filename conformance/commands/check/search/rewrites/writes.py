@@ -74,6 +74,25 @@ def write_both_tensors(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             yield change(cost, words, program.put(statement, written))
 
 
+def change_no_copy(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Take a module's own value, in the place of a copy that is changed."""
+    for _, holes in program.matches("A = V"):
+        value = program.code(holes["V"])
+        bare = re.sub(r"\.(?:clone|detach|contiguous|save|to|float)\([^()]*\)", "", value)
+        if bare != value and ".output" in value:
+            words = "a copy does not go back into the model"
+            yield change(2, words, program.swap(holes["V"], bare), anywhere=True)
+
+
+def write_into_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
+    """Write into the tensor that a name holds, in the place of binding the name to a new one."""
+    for node, holes in program.matches("A = V"):
+        name, value = program.code(holes["A"]), program.code(holes["V"])
+        if name in names_in(value) and program.around(node, cst.With):
+            whole = program.swap(holes["A"], f"{name}[:]")
+            yield change(2, "write into the model's own tensor", whole, anywhere=True)
+
+
 def changed_in_place(statement: Statement) -> str:
     """Return the local name whose value a statement may change in place, "" if there is none."""
     found = _IN_PLACE.match(statement.text)
@@ -98,22 +117,3 @@ def swap_statements(program: ParsedFile, clues: Clues) -> Iterator[Change]:
         if same and program.trace_of(one):
             swapped = program.put(one, other.text), program.put(other, one.text)
             yield change(5, "these lines change places", *swapped, anywhere=True)
-
-
-def change_no_copy(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Take a module's own value, in the place of a copy that is changed."""
-    for _, holes in program.matches("A = V"):
-        value = program.code(holes["V"])
-        bare = re.sub(r"\.(?:clone|detach|contiguous|save|to|float)\([^()]*\)", "", value)
-        if bare != value and ".output" in value:
-            words = "a copy does not go back into the model"
-            yield change(2, words, program.swap(holes["V"], bare), anywhere=True)
-
-
-def write_into_tensor(program: ParsedFile, clues: Clues) -> Iterator[Change]:
-    """Write into the tensor that a name holds, in the place of binding the name to a new one."""
-    for node, holes in program.matches("A = V"):
-        name, value = program.code(holes["A"]), program.code(holes["V"])
-        if name in names_in(value) and program.around(node, cst.With):
-            whole = program.swap(holes["A"], f"{name}[:]")
-            yield change(2, "write into the model's own tensor", whole, anywhere=True)

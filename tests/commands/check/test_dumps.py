@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from conformance.commands.check.dumps import judging, reading
+from conformance.commands.check import dumps
 from conformance.commands.check.values.compare import Compared
 from conformance.errors import ConformanceError
 from conformance.judge.cell.judgement import Judgement
@@ -30,7 +30,7 @@ def written(tmp_path, **values):
     ],
 )
 def test_names_of_other_tools_are_known(name, place):
-    assert reading.place_of(name) == place
+    assert dumps.place_of(name) == place
 
 
 def test_places_are_read_in_the_order_of_a_forward(tmp_path):
@@ -40,7 +40,7 @@ def test_places_are_read_in_the_order_of_a_forward(tmp_path):
         prompt_ids=torch.tensor([5, 6]),
         **{name: torch.zeros(2, 4) for name in names},
     )
-    file = reading.as_file(reading.read(path, ["mine=attention.1"]), tmp_path / "made")
+    file = dumps.as_file(dumps.read(path, ["mine=attention.1"]), tmp_path / "made")
     reads = [line.split(" = ")[0].strip() for line in file.text.splitlines() if ".save()" in line]
     assert reads == ["embedding", "attention_1", "mlp_1", "stream_1", "logits"]
     assert "[5, 6]" in file.text and list(file.functions) == ["trace"]
@@ -48,34 +48,34 @@ def test_places_are_read_in_the_order_of_a_forward(tmp_path):
 
 def test_what_is_missing_is_asked_for(tmp_path):
     with pytest.raises(ConformanceError, match="has no `prompt_ids`"):
-        reading.read(written(tmp_path, logits=torch.zeros(3)), [])
+        dumps.read(written(tmp_path, logits=torch.zeros(3)), [])
     path = written(tmp_path, prompt_ids=torch.tensor([1]), acts=torch.zeros(1, 3))
     with pytest.raises(ConformanceError, match="what is 'acts'"):
-        reading.read(path, [])
+        dumps.read(path, [])
     with pytest.raises(ConformanceError, match="no place"):
-        reading.read(path, ["acts=somewhere"])
+        dumps.read(path, ["acts=somewhere"])
     with pytest.raises(ConformanceError, match="no safetensors"):
-        reading.read(tmp_path / "absent", [])
+        dumps.read(tmp_path / "absent", [])
 
 
 def test_a_map_of_a_name_that_is_not_there_is_refused(tmp_path):
     path = written(tmp_path, prompt_ids=torch.tensor([1]), logits=torch.zeros(3))
     with pytest.raises(ConformanceError, match="has no 'acts'"):
-        reading.read(path, ["acts=stream.1"])
+        dumps.read(path, ["acts=stream.1"])
     path = written(tmp_path, prompt_ids=torch.tensor([[1], [2]]), logits=torch.zeros(3))
     with pytest.raises(ConformanceError, match="2 prompts"):
-        reading.read(path, [])
+        dumps.read(path, [])
 
 
 def test_transformers_last_hidden_state_is_the_norms(tmp_path):
     names = {"hidden_states.1": torch.zeros(1, 3), "hidden_states.2": torch.zeros(1, 3)}
-    found = reading.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
-    assert "norm = lm.norm.output.save()" in reading.as_file(found, tmp_path / "made").text
-    assert reading.resolve_states(found, 2).places == {
+    found = dumps.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
+    assert "norm = lm.norm.output.save()" in dumps.as_file(found, tmp_path / "made").text
+    assert dumps.resolve_states(found, 2).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "norm",
     }
-    assert reading.resolve_states(found, 3).places == {
+    assert dumps.resolve_states(found, 3).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "stream.1",
     }
@@ -84,13 +84,13 @@ def test_transformers_last_hidden_state_is_the_norms(tmp_path):
 def test_a_wrong_value_is_described_by_its_shape_or_by_what_it_holds(tmp_path):
     rows = torch.randn(2, 4)
     names = {"stream.1": torch.randn(2, 3, 4), "mlp.1": rows, "norm": torch.randn(2, 4)}
-    found = reading.read(written(tmp_path, prompt_ids=torch.tensor([5, 6]), **names), [])
-    seen = {f"float32:truth|{reading.site_name(name)}": torch.randn(2, 4) for name in names}
+    found = dumps.read(written(tmp_path, prompt_ids=torch.tensor([5, 6]), **names), [])
+    seen = {f"float32:truth|{dumps.site_name(name)}": torch.randn(2, 4) for name in names}
     seen = {key.replace("|", "|p0/s0/"): value for key, value in seen.items()}
     seen["layers|p0/s0/stream.1"] = rows
-    off = [Judged(f"p0/s0/{reading.site_name(name)}", Verdict.WRONG) for name in names]
+    off = [Judged(f"p0/s0/{dumps.site_name(name)}", Verdict.WRONG) for name in names]
     judgement = Judgement(Verdict.WRONG, "", tuple(off))
-    words = [one.words for one in judging._found(found, seen, Compared(judgement), "layers")]
+    words = [one.words for one in dumps._found(found, seen, Compared(judgement), "layers")]
     assert words == [
         "`stream.1` has shape [2, 3, 4], and stream.1 is [2, 4]",
         "`mlp.1` holds the residual stream after layer 1, and mlp.1 was expected",

@@ -1,8 +1,8 @@
-"""Read activations that another tool recorded, for a comparison like that of any trace.
+"""Check activations that another tool recorded: `conformance check --dump`.
 
 A dump is a safetensors file with the prompt's ids (int, `prompt_ids`) and activations. Their names
 are in `PLACES`, or `--map NAME=PLACE` gives their places. The ids and places are then written as a
-user's file for transformers.
+user's file for transformers, whose values are compared with the dump's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from conformance.commands.check.checked import Answered, CheckAnswer, Checked, CheckFinding
+from conformance.commands.check.gather import CheckRequest, identity
+from conformance.commands.check.values import compare
+from conformance.commands.check.values.known_values import catalogue, identify
 from conformance.errors import ConformanceError
+from conformance.runner.planning.jobs import REFERENCE
+from conformance.runner.planning.named import DUMP
+from conformance.runner.store import RunFolder
 from conformance.spec.inputs import user_file
+from conformance.spec.records import Precision, Site, Status
 
 IDS = "prompt_ids"
 
@@ -47,6 +55,13 @@ _READS = {
 }
 
 
+#: The largest relative distance at which a value computed in bf16 is identified.
+_ROUNDED = 0.1
+
+#: The most wrong values described.
+_MOST = 6
+
+
 @dataclass(frozen=True)
 class Dump:
     """A dump: its prompt's `ids`, and the `values` and their `places` by the file's names."""
@@ -73,11 +88,11 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
         raise refuse(f"has no `{IDS}`: the tokens of its prompt, as integers", remedy)
     if ids.ndim > 1 and len(ids) > 1:
         raise refuse(f"has {len(ids)} prompts in `{IDS}`", "one prompt a file")
-    given = dict(one.partition("=")[::2] for one in maps)
-    for name in given.keys() - values.keys():
+    mapped = dict(one.partition("=")[::2] for one in maps)
+    for name in mapped.keys() - values.keys():
         remedy = f"it has: {', '.join(sorted(values)) or 'nothing'}"
         raise refuse(f"has no {name!r}, which --map names", remedy)
-    places = {name: given.get(name) or place_of(name) for name in values}
+    places = {name: mapped.get(name) or place_of(name) for name in values}
     for name, place in places.items():
         if not _PLACE.fullmatch(place):
             raise refuse(
@@ -139,3 +154,84 @@ def order_of(place: str) -> tuple[int, int]:
 def site_name(place: str) -> str:
     """Return the name of a place in the written file."""
     return place.replace(".", "_")
+
+
+def judge_dump(dump: Dump, request: CheckRequest, run: RunFolder) -> Answered:
+    """Return the answer for a dump: compare its values with transformers in float32, and if they
+    differ, in bf16.
+    """
+    model, [file] = request.model.id, request.files
+    results: dict[Precision, compare.Compared] = {}
+
+    def say(answer: CheckAnswer, sentence: str, found: tuple[CheckFinding, ...] = ()) -> Answered:
+        words = [f"{c.judgement.verdict}: {c.judgement.reason}" for c in results.values()]
+        meaning, numerics = words or ("", "")
+        names = str(dump.path), model, DUMP.id
+        checked = Checked(*names, answer, sentence, found, meaning=meaning, numerics=numerics)
+        evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
+        return Answered(checked, file.name, evidence, (dump.ids,))
+
+    outcome = run.outcome(model, REFERENCE.id, file.key)
+    if outcome is None or outcome.harness:
+        return say(CheckAnswer.HARNESS, outcome.reason if outcome else "transformers did not run")
+    layers = int(identity(run, model).get("layers", 0))
+    dump = resolve_states(dump, layers)
+    if outcome.status is not Status.OK:
+        reason = outcome.reason
+        for name, place in dump.places.items():
+            if int(place.partition(".")[2] or 0) >= layers > 0:
+                reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
+        return say(CheckAnswer.INVALID, reason)
+    seen = run.observations(model, REFERENCE.id, file.key)
+    results |= {precision: _compared(dump, seen, precision) for precision in Precision}
+    rounded = results[Precision.BF16]
+    if results[Precision.FLOAT32].passes:
+        return say(CheckAnswer.SAME, "the same as transformers in float32")
+    if rounded.passes or compare.numerics_only(rounded.judgement):
+        sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
+        return say(CheckAnswer.NUMERICS, sentence)
+    if rounded.judgement.harness:
+        return say(CheckAnswer.HARNESS, rounded.judgement.reason)
+    found = _found(dump, seen, rounded, str(identity(run, model).get("layer_list", "")))
+    return say(CheckAnswer.DIFFERS, f"not the same: {found[0].words}", found)
+
+
+def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
+    mine, at = {}, {}
+    for name, place in dump.places.items():
+        value, called = dump.values[name], site_name(place)
+        # The adapter reads the last token's logits, so only these are compared.
+        last = value.reshape(-1, value.shape[-1])[-1] if place == "logits" else value
+        mine[str(Site(called))], at[called] = last, order_of(place)
+    reference = {
+        way: {site: value for site, value in values.items() if site in mine}
+        for way, values in compare.select_runs(seen, precision).items()
+    }
+    ids = [list(dump.ids)], compare.prompt_ids(seen)
+    prepared = compare.build_reference(reference, precision)
+    return compare.compare(mine, prepared, ids, order=lambda site: at[site.name])
+
+
+def _found(
+    dump: Dump, seen: Mapping[str, Tensor], rounded: compare.Compared, layer_list: str
+) -> tuple[CheckFinding, ...]:
+    """Return what the wrong values hold, identified to the precision of bf16."""
+    known = catalogue(seen, layer_list)
+    names = {site_name(place): name for name, place in dump.places.items()}
+    meant = {
+        Site.parse(site).name: value
+        for site, value in compare.select_runs(seen, Precision.FLOAT32)["truth"].items()
+    }
+    found = []
+    for site in compare.wrong(rounded.judgement)[:_MOST]:
+        name, place = names[site.name], dump.places[names[site.name]]
+        value, reference = dump.values[name], meant[site.name]
+        held = identify(value.float(), known, _ROUNDED)
+        if compare.squeezed(value) != compare.squeezed(reference) and place != "logits":
+            words = f"has shape {list(value.shape)}, and {place} is {list(reference.shape)}"
+        elif held:
+            words = f"holds {held.what()}, and {place} was expected"
+        else:
+            words = f"is nothing that transformers computes, and {place} was expected"
+        found.append(CheckFinding(held.kind if held else "unknown", f"`{name}` {words}", name))
+    return tuple(found)

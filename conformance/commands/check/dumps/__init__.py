@@ -1,1 +1,0 @@
-"""Check activations that another tool recorded: `conformance check --dump`."""
