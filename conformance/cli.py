@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from conformance.commands import clean, diff, env, history, run, show
+from conformance.commands import clean, diff, env, history, run, show, validate
 from conformance.commands.bisect import command as bisect
 from conformance.commands.check import command as check
 from conformance.commands.doctor import command as doctor
@@ -25,7 +25,6 @@ from conformance.commands.repro import command as repro
 from conformance.commands.selftest import command as selftest
 from conformance.commands.shared import engines
 from conformance.commands.shared.options import err, spread
-from conformance.commands.validate import command as validate
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner.processes.address_space import require_address_space
 
@@ -88,9 +87,9 @@ def to_its_end(verb: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(verb)
-    def whole(*given: Any, **named: Any) -> None:
+    def whole(*arguments: Any, **options: Any) -> None:
         try:
-            verb(*given, **named)
+            verb(*arguments, **options)
         except SystemExit as ended:
             raise ConformanceError(
                 f"something that this command imports or calls ended it, with {ended.code!r}",

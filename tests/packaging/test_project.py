@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.commands.init.command import FOLDER, start
-from conformance.commands.validate.validation import validate
+from conformance.commands.validate import validate_project
 from conformance.errors import ConformanceError
 from conformance.judge import expectations
 from conformance.judge.expectations import load_expectations
@@ -79,7 +79,7 @@ def test_a_table_that_is_wrong_is_refused_with_its_file(tmp_path, line, words):
 
 def test_what_init_writes_is_valid_and_adds_to_what_is_built_in(tmp_path):
     start(tmp_path)
-    found = validate(project.here(tmp_path))
+    found = validate_project(project.here(tmp_path))
     assert found.errors == ()
     here = project.here(tmp_path)
     built_in = manifest.load(packaged.path("models.yaml"))
@@ -167,5 +167,5 @@ def test_validate_names_every_mistake_at_once(tmp_path):
     (tmp_path / "models.yaml").write_text("extends: built-in\nmodels:\n  llama: { tiny: {} }\n")
     (tmp_path / "known.yaml").write_text("known: [1]\n")
     (tmp_path / FOLDER / "broken.py").write_text("import nothing_of_this_name\n")
-    found = validate(project.here(tmp_path))
+    found = validate_project(project.here(tmp_path))
     assert {one.path.name for one in found.errors} == {"models.yaml", "known.yaml", "broken.py"}

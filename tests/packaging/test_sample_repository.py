@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from conformance.commands.validate.validation import validate
+from conformance.commands.validate import validate_project
 from conformance.spec.inputs import project
 from scripts.annotate import commands
 
@@ -21,7 +21,7 @@ SAMPLE = ROOT / "tests" / "sample_repository"
 
 
 def test_its_files_are_understood():
-    found = validate(project.here(SAMPLE))
+    found = validate_project(project.here(SAMPLE))
     assert found.errors == ()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.commands.validate import validation
+from conformance.commands import validate
 from conformance.engines import Refused
 from conformance.engines.model_parts import require_layers
 from conformance.errors import ConformanceError, ExitCode
@@ -134,7 +134,7 @@ def test_nothing_ends_a_verb_with_a_status_of_its_own(monkeypatch):
     def quits(*_: object) -> None:
         sys.exit(0)
 
-    monkeypatch.setattr(validation, "validate", quits)
+    monkeypatch.setattr(validate, "validate_project", quits)
     ran = CliRunner().invoke(app, ["validate"])
     assert isinstance(ran.exception, ConformanceError), (ran.exit_code, ran.output)
     assert ran.exception.code is ExitCode.HARNESS

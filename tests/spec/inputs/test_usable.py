@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.commands.validate.validation import validate
+from conformance.commands.validate import validate_project
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner.planning.selection import Choice, select
 from conformance.spec.inputs import manifest, packaged, project, usable
@@ -107,7 +107,7 @@ def test_what_the_installed_transformers_cannot_make_is_refused_where_it_would_r
         select(Choice(manifest=path, model=[fine.id, unusable.id], backend=["hf"]))
     assert (caught.value.path, caught.value.line) == (path, line)
     assert remedy in caught.value.remedy
-    [error] = validate(project.here(tmp_path)).errors
+    [error] = validate_project(project.here(tmp_path)).errors
     assert (str(error), error.line) == (str(caught.value), line)
 
 
