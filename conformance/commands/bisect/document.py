@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 from rich.console import Console
 from rich.text import Text as Line
@@ -99,40 +98,29 @@ def _trials(report: Report) -> Table:
 
 
 class BisectionProgress:
-    """A context manager: `with BisectionProgress(state, console) as progress: …`"""
+    """Prints a line for every trial. Its `status`, a context manager, shows what is done now."""
 
     def __init__(self, state: BisectionState, console: Console) -> None:
         self._console = console
         self._number = len(state.attempts)
         self._label = ""
-        self._status = console.status("") if console.is_terminal else None
+        self.status = console.status("")
         words = f"{len(state.candidates)} candidates"
         words += f", {self._number} trials from before" if self._number else ""
         console.print(Line(words))
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def begin(self, step: Next) -> None:
         self._number += 1
         again = " again" if step.again else ""
         self._label = f"[{self._number}] {step.candidate.label}{again}"
-        if self._status is None:
+        if not self._console.is_terminal:
             self._console.print(Line(clean(f"{self._label} …")), soft_wrap=True)
-        else:
-            self.line("its environment")
+        self.line("its environment")
 
     def line(self, message: str) -> None:
         """Show the current activity."""
-        if self._status is not None:
-            words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
-            self._status.update(Line(clean(words)))
+        words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
+        self.status.update(Line(clean(words)))
 
     def event(self, event: Event) -> None:
         """Show an event of the runner."""

@@ -8,13 +8,14 @@ that are bad together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 from packaging.utils import canonicalize_name
 
-from conformance.commands.bisect import locks, search
+from conformance.commands.bisect import candidates, search
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.search import BisectionEnding, Class, TrialOutcome
+from conformance.commands.bisect.search import BisectionConclusion, BisectionEnding, Class
 from conformance.commands.bisect.signature import Signatures, are_swapped, classify, is_same
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.runner.store.keys import PACKAGES
@@ -35,55 +36,31 @@ class Next:
     again: bool = False
 
 
-@record()
-class BisectionConclusion:
-    """How a bisect ended. `good` and `bad` are the candidates that the answer rests on, or those in
-    doubt. The keys `between` are untestable or flaky. `cause` names the changes that are bad
-    together if several packages moved.
-    """
-
-    ending: BisectionEnding
-    good: str = ""
-    bad: str = ""
-    between: tuple[str, ...] = ()
-    cause: search.Subset = ()
-
-
 def choose_next(state: BisectionState) -> Next | BisectionConclusion:
     """Return the next trial, or the conclusion."""
-    row = state.candidates
     if step := _check_swapped(state):
         return step
-    trials = [
-        TrialOutcome(index, class_of(attempt, state))
-        for attempt in state.attempts
-        for index, candidate in enumerate(row)
-        if candidate.key == attempt.candidate
-    ]
-    found = search.step(len(row), trials, state.asked.confirm)
+    row = {candidate.key: candidate for candidate in state.candidates}
+    trials = ((attempt.candidate, class_of(attempt, state)) for attempt in state.attempts)
+    found = search.step([*row], trials, state.asked.confirm)
     if isinstance(found, search.Try):
         return Next(row[found.candidate], found.again)
-    bad = "" if found.bad is None else row[found.bad].key
-    between = tuple(row[index].key for index in found.between)
-    conclusion = BisectionConclusion(found.ending, row[found.good].key, bad, between)
     if state.locks and found.ending in (BisectionEnding.CULPRIT, BisectionEnding.RANGE):
-        return _reduce(state, found, conclusion)
-    return _hold(state, conclusion) if found.ending is BisectionEnding.CULPRIT else conclusion
+        return _reduce(state, found)
+    return _hold(state, found) if found.ending is BisectionEnding.CULPRIT else found
 
 
 def _check_swapped(state: BisectionState) -> Next | BisectionConclusion | None:
     """Conclude that the ends are swapped, after trying both twice. None if they are not."""
-    ends_of_row = (state.candidates[0], state.candidates[-1])
-    tested = [
-        [attempt for attempt in state.of(end.key) if attempt.signatures] for end in ends_of_row
-    ]
+    first, *_, last = state.candidates
+    tested = [[one for one in state.of(end.key) if one.signatures] for end in (first, last)]
     pairs = list(product(*tested))
     if not pairs or not all(are_swapped(a.signatures, b.signatures) for a, b in pairs):
         return None
-    for end, tries in zip(ends_of_row, tested, strict=True):
+    for end, tries in zip((first, last), tested, strict=True):
         if len(tries) < min(_BEFORE_REFUSING, state.asked.confirm):
             return Next(end, again=True)
-    return BisectionConclusion(BisectionEnding.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
+    return BisectionConclusion(BisectionEnding.SWAPPED, first.key, last.key)
 
 
 def class_of(attempt: CandidateTrial, state: BisectionState) -> Class:
@@ -143,26 +120,25 @@ def _hold(state: BisectionState, conclusion: BisectionConclusion) -> Next | Bise
     return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
 
 
-def _reduce(
-    state: BisectionState, found: search.SearchAnswer, conclusion: BisectionConclusion
-) -> Next | BisectionConclusion:
+def _reduce(state: BisectionState, conclusion: BisectionConclusion) -> Next | BisectionConclusion:
     """Reduce the lock file's changes to the fewest that are bad by themselves."""
     good = state.locks[0]
-    steps = locks.changes(*state.locks)
-    last = found.bad or len(steps)
-    suspects = (tuple(range(found.good, last)),)
+    steps = candidates.changes(*state.locks)
+    keys = [candidate.key for candidate in state.candidates]
+    last = keys.index(conclusion.bad)
+    suspects = (tuple(range(keys.index(conclusion.good), last)),)
     questions = search.minimise(tuple(range(last)), suspects)
     try:
         subset = next(questions)
         while True:
-            candidate = locks.subset_of(good, steps, subset)
+            candidate = candidates.subset_of(good, steps, subset)
             tested = state.of(candidate.key)
             if not tested:
                 return Next(candidate)
             subset = questions.send(class_of(tested[0], state) is Class.BAD)
     except StopIteration as end:
         cause: search.Subset = end.value
-    candidate = locks.subset_of(good, steps, cause)
+    candidate = candidates.subset_of(good, steps, cause)
     tested = state.of(candidate.key)
     if any(class_of(attempt, state) is not Class.BAD for attempt in tested):
         return BisectionConclusion(BisectionEnding.UNSTEADY, conclusion.good, candidate.key)
@@ -170,27 +146,22 @@ def _reduce(
         return Next(candidate, again=True)
     # A change is known to be needed only if the others without it were seen to be good.
     rests = [tuple(index for index in cause if index != dropped) for dropped in cause]
-    keys = [locks.subset_of(good, steps, remaining).key for remaining in rests]
-    first = [state.of(key)[:1] for key in keys]
+    first = [state.of(candidates.subset_of(good, steps, rest).key)[:1] for rest in rests]
     each_needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
     ending = BisectionEnding.CULPRIT if each_needed else BisectionEnding.RANGE
-    return BisectionConclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)
+    return replace(conclusion, ending=ending, cause=cause)
 
 
 #: Tries a candidate; the second argument says whether it was tried before.
 Trier = Callable[[Candidate, bool], CandidateTrial]
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
 def run_trials(
     folder: BisectFolder,
     trier: Trier,
     *,
-    on_next: Callable[[Next], None] = _ignore,
-    on_attempt: Callable[[CandidateTrial, Class], None] = _ignore,
+    on_next: Callable[[Next], None] = lambda _: None,
+    on_attempt: Callable[[CandidateTrial, Class], None] = lambda *_: None,
 ) -> BisectionConclusion:
     """Continue from what the folder holds until there is an answer. Each trial is saved before the
     next begins: an exception in `trier` ends the search, and nothing is lost.

@@ -13,10 +13,12 @@ answer. Both are therefore tried again before the answer is given.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
+
+from conformance.spec.records import record
 
 #: How often the two candidates that an answer rests on are tried in total.
 CONFIRM = 3
@@ -54,55 +56,57 @@ class BisectionEnding(StrEnum):
     UNSTEADY = "not monotone"
 
 
-class TrialOutcome(NamedTuple):
-    """One piece of evidence: `candidate` counts from 0, the good end."""
-
-    candidate: int
-    outcome: Class
+#: Indices of changes, ascending.
+Subset = tuple[int, ...]
 
 
 class Try(NamedTuple):
     """The candidate to try next. `again`: it contradicts another one, or an answer rests on it."""
 
-    candidate: int
+    candidate: str
     again: bool = False
 
 
-class SearchAnswer(NamedTuple):
-    """How a search ended: `good` is the last good candidate and `bad` the first bad one, or both
-    are in doubt. `bad` is None if the good end cannot be tested.
+@record()
+class BisectionConclusion:
+    """How a bisect ended. `good` is the key of the last good candidate and `bad` that of the first
+    bad one, or both are in doubt. `bad` is empty if the good end cannot be tested.
 
     `between` are untestable or flaky candidates. Without them, `bad` is the culprit; otherwise the
-    culprit is `bad` or one of them.
+    culprit is `bad` or one of them. `cause` names the changes that are bad together if several
+    packages moved.
     """
 
     ending: BisectionEnding
-    good: int
-    bad: int | None
-    between: tuple[int, ...] = ()
+    good: str = ""
+    bad: str = ""
+    between: tuple[str, ...] = ()
+    cause: Subset = ()
 
 
 def step(
-    count: int, evidence: Sequence[TrialOutcome], confirm: int = CONFIRM
-) -> Try | SearchAnswer:
-    """Return the next step for `count` ≥ 2 candidates; the first is good and the last is bad.
+    candidates: Sequence[str], evidence: Iterable[tuple[str, Class]], confirm: int = CONFIRM
+) -> Try | BisectionConclusion:
+    """Return the next step for ≥ 2 candidates; the first is good and the last is bad.
 
     With m candidates between the ends and none of them flaky, a search tries at most 2 + ⌊log₂ m⌋ +
     1 candidates, the untestable ones it meets, and `confirm` − 1 times both neighbours.
     """
-    if count < 2:
+    if len(candidates) < 2:
         raise ValueError("a search needs two ends")
     times = Counter(evidence)
     tallies = [
-        _Tally(i, *(times[TrialOutcome(i, outcome)] for outcome in Class)) for i in range(count)
+        _Tally(place, key, *(times[key, outcome] for outcome in Class))
+        for place, key in enumerate(candidates)
     ]
     return _try_ends(tallies, confirm) or _narrow(tallies, confirm)
 
 
 class _Tally(NamedTuple):
-    """The evidence on one candidate."""
+    """The evidence on one candidate: how often it was good, bad and untestable."""
 
-    candidate: int
+    place: int
+    key: str
     good: int
     bad: int
     untestable: int
@@ -122,49 +126,45 @@ class _Tally(NamedTuple):
         return Class.UNTESTABLE if self.untestable else None
 
 
-def _try_ends(tallies: Sequence[_Tally], confirm: int) -> Try | SearchAnswer | None:
+def _try_ends(tallies: Sequence[_Tally], confirm: int) -> Try | BisectionConclusion | None:
     ends = (tallies[0], tallies[-1])
     for end in ends:
         if not end.times:
-            return Try(end.candidate)
+            return Try(end.key)
+        bad = end.key if end.place else ""
         if end.surely is Class.UNTESTABLE:
-            bad = end.candidate or None
-            return SearchAnswer(BisectionEnding.UNTESTABLE, 0, bad)
+            return BisectionConclusion(BisectionEnding.UNTESTABLE, ends[0].key, bad)
         if end.surely is None:
-            return SearchAnswer(BisectionEnding.UNSTEADY, end.candidate, end.candidate)
+            return BisectionConclusion(BisectionEnding.UNSTEADY, end.key, end.key)
     for end, claimed in zip(ends, (Class.GOOD, Class.BAD), strict=True):
         if end.surely is not claimed:
             if end.times < confirm:
-                return Try(end.candidate, again=True)
-            return SearchAnswer(BisectionEnding.SAME, 0, end.candidate or None)
+                return Try(end.key, again=True)
+            bad = end.key if end.place else ""
+            return BisectionConclusion(BisectionEnding.SAME, ends[0].key, bad)
     return None
 
 
-def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | SearchAnswer:
+def _narrow(tallies: Sequence[_Tally], confirm: int) -> Try | BisectionConclusion:
     """Try between the last candidate that is surely good and the first that is surely bad.
 
     If a bad candidate precedes a good one, the one with fewer trials is tried again.
     """
     good = [tally for tally in tallies if tally.surely is Class.GOOD][-1]
     bad = next(tally for tally in tallies if tally.surely is Class.BAD)
-    between = tallies[good.candidate + 1 : bad.candidate]
-    contradiction = bad.candidate < good.candidate
+    between = tallies[good.place + 1 : bad.place]
+    contradiction = bad.place < good.place
     # The middle one of the untried candidates, so that every answer halves them.
     untried = [tally for tally in between if not tally.times]
     if untried:
-        return Try(untried[len(untried) // 2].candidate)
+        return Try(untried[len(untried) // 2].key)
     doubtful = min((bad, good) if contradiction else (good, bad), key=lambda tally: tally.times)
     if doubtful.times < confirm:
-        return Try(doubtful.candidate, again=True)
+        return Try(doubtful.key, again=True)
     if contradiction:
-        return SearchAnswer(BisectionEnding.UNSTEADY, good.candidate, bad.candidate)
+        return BisectionConclusion(BisectionEnding.UNSTEADY, good.key, bad.key)
     ending = BisectionEnding.RANGE if between else BisectionEnding.CULPRIT
-    passed = tuple(tally.candidate for tally in between)
-    return SearchAnswer(ending, good.candidate, bad.candidate, passed)
-
-
-#: Indices of changes, ascending.
-Subset = tuple[int, ...]
+    return BisectionConclusion(ending, good.key, bad.key, tuple(one.key for one in between))
 
 
 def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subset, bool, Subset]:

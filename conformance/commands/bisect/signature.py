@@ -10,7 +10,7 @@ from collections.abc import Collection
 from conformance.commands.bisect.search import USUAL, Class, SignaturePart
 from conformance.report.diff.compare import cause_words
 from conformance.runner.scheduling.zygotes import CANNOT_IMPORT
-from conformance.spec.records import Group, Precision, Results, Verdict, record
+from conformance.spec.records import Precision, Results, Verdict, record
 
 
 @record()
@@ -76,20 +76,13 @@ def read_signatures(results: Results) -> Observed:
             words = f"{cell.id}: {cell.verdict.value}: {cell.reason}"
             return Observed(untestable=words, harness=True)
         diagnosis = "" if cell.verdict.passes else cause_words(cell)
-        signatures.append(
-            Signature(cell.id, cell.verdict, diagnosis, _describe_layout(group), cell.precision)
-        )
+        layout = ""
+        if group is not None and group.identity:
+            places = [("at", group.identity.get("layer_list")), ("of", group.identity.get("model"))]
+            named = (f" {word} {place}" for word, place in places if place)
+            layout = f"{group.layout or 'no layout'}{''.join(named)}"
+        signatures.append(Signature(cell.id, cell.verdict, diagnosis, layout, cell.precision))
     return Observed(tuple(signatures))
-
-
-def _describe_layout(group: Group | None) -> str:
-    """Return `batched at model.layers of TransformersForCausalLM`; empty if no engine started."""
-    if group is None or not group.identity:
-        return ""
-    path, model = (str(group.identity.get(name, "")) for name in ("layer_list", "model"))
-    words = group.layout or "no layout"
-    words += f" at {path}" if path else ""
-    return words + (f" of {model}" if model else "")
 
 
 def is_same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from conformance.commands.bisect import locks
+from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import Candidate
 from conformance.commands.bisect.search import CONFIRM, USUAL, Class, SignaturePart
 from conformance.commands.bisect.signature import Signatures
@@ -111,7 +111,7 @@ def mistake(state: BisectionState) -> str:
         return "its candidates are not two ends and what lies between them"
     if len(state.locks) not in (0, _ENDS):
         return "there are two lock files or none"
-    if state.locks and len(locks.changes(*state.locks)) + 1 != len(keys):
+    if state.locks and len(candidates.changes(*state.locks)) + 1 != len(keys):
         return "its candidates are not the changes between its lock files"
     cells = {tuple(one.cell for one in each.signatures) for each in state.attempts}
     if len(cells - {()}) > 1:

