@@ -52,7 +52,7 @@ def gate(
     if rounds or not name:
         engines.require_engine()
 
-    from conformance.commands import gate as gates
+    from conformance.commands.gate import decide, files
     from conformance.judge.expectations import load_expectations
     from conformance.judge.expectations.entries import refuse_unmatched
     from conformance.report import render
@@ -69,7 +69,7 @@ def gate(
         refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)
         selecting.execute_run(folder, choice.scenarios, running, known=known)
-    check = partial(gates.check, folder, known, every, selecting.today(), strict=strict)
+    check = partial(decide.check, folder, known, every, selecting.today(), strict=strict)
     if rounds:
         from conformance.commands.gate.repeat import repeat
 
@@ -87,11 +87,11 @@ def gate(
     else:
         decision = check()
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
+    files.write(decision, to or folder.path / "gate", step_summary=step_summary)
     if step_summary:
-        typer.echo(gates.headline(decision))
+        typer.echo(files.headline(decision))
     else:
-        render.terminal.document(gates.document(decision), out)
+        render.terminal.document(files.document(decision), out)
     raise typer.Exit(decision.exit_code)
 
 

@@ -79,11 +79,6 @@ def decide(
     )
 
 
-def select_repeats(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
-    """Return the unexpected results that may be chance."""
-    return tuple(result for result in assessed if result.finding in _DOUBTFUL)
-
-
 def settle(
     results: Results,
     assessed: Sequence[Assessed],
@@ -167,12 +162,12 @@ def check(
     refuse_incomplete(results, plan)
     refuse_unmatched(known, {*cells, *plan.cells})
     assessed = assess(results, known, today)
-    doubtful = select_repeats(assessed)
+    doubtful = [result for result in assessed if result.finding in _DOUBTFUL]
     notes: list[str] = []
     if repeat is not None and len(doubtful) > MOST_REPEATED:
         notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")
     elif repeat is not None and doubtful:
-        failed = [assessed.cell for assessed in doubtful]
+        failed = (one.cell for one in doubtful)
         repeats = repeat([Cell(c.model, c.backend, c.scenario, c.case) for c in failed])
         assessed = settle(results, assessed, repeats, known, today)
     return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.commands.gate.decide import decide, refuse_incomplete, select_repeats, settle
+from conformance.commands.gate.decide import check, decide, refuse_incomplete, settle
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.runner.store import RunPlan
 from conformance.spec.records import Thresholds, Verdict, widened
-from tests.known_runs import CELLS, TODAY, cell, group, results
+from tests.known_runs import CELLS, TODAY, cell, group, results, stored
 
 LLAMA = Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="here")
 NOTHING = KnownGaps()
@@ -107,15 +107,17 @@ def test_a_pass_that_should_fail_may_be_an_accident_too():
     assert (one.finding, exit_code) == (Finding.FLAKY, ExitCode.OK)
 
 
-def test_only_what_was_not_expected_is_repeated():
+def test_only_what_was_not_expected_is_repeated(tmp_path):
     mixed = [
         cell(case="first", verdict=Verdict.WRONG),
         cell(case="last", verdict=Verdict.DROPPED),
         cell("mamba2", verdict=Verdict.UNKNOWN, harness=True),
         cell("mamba2", case="last"),
     ]
-    found = select_repeats(assess(results(cells=mixed), ONE, TODAY))
-    assert [one.cell.case for one in found] == ["last"]
+    repeated = []
+    run = stored(tmp_path / "run", results(cells=mixed))
+    check(run, ONE, CELLS, TODAY, repeat=lambda cells: repeated.extend(cells) or [])
+    assert [one.case for one in repeated] == ["last"]
 
 
 # --- half a matrix ---------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.commands.gate import decide, document, headline, write
-from conformance.commands.gate.files import badge, junit
+from conformance.commands.gate.decide import decide
+from conformance.commands.gate.files import badge, document, headline, junit, write
 from conformance.judge.expectations import Entry, Finding, KnownGaps, Match, assess
 from conformance.report.render import markdown
 from conformance.report.render.markdown import plain

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.commands.gate import check
+from conformance.commands.gate.decide import check
 from conformance.commands.gate.repeat import select_groups, select_needed
 from conformance.errors import ExitCode
 from conformance.judge.expectations import Finding, KnownGaps

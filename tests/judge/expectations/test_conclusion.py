@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.commands.gate import decide, headline
+from conformance.commands.gate.decide import decide
+from conformance.commands.gate.files import headline
 from conformance.errors import ExitCode
 from conformance.judge.expectations import Entry, KnownGaps, Match, conclude, mark_findings
 from conformance.report.sections.findings import headline_of
