@@ -73,7 +73,14 @@ def compare(
         return {str(Site(name)): as_reals(each.detach().cpu()) for name, each in several.items()}
 
     observed, true = named(candidate), named(truth)
-    kind = precision or _precision(observed)
+    kinds = {str(value.dtype) for value in observed.values() if value.is_floating_point()}
+    [kind, *others] = {_PRECISIONS.get(one) for one in kinds} or {Precision.FLOAT32}
+    kind = precision or (None if others else kind)
+    if kind is None:
+        raise ConformanceError(
+            f"no one precision is that of {', '.join(sorted(kinds))}",
+            remedy="compare bfloat16 or float32, or name the precision",
+        )
     way = FLOAT32_WAY if kind is Precision.FLOAT32 else "bf16_"
     members = {f"{way}{number}": named(values) for number, values in enumerate(floor)}
     reference = read_reference({REFERENCE_RUN: true, **members}, has_edit=False, precision=kind)
@@ -120,18 +127,6 @@ def assert_same(
         if not judged.verdict.passes
     ]
     raise NotSame("\n".join(lines), judgement)
-
-
-def _precision(values: Mapping[str, Tensor]) -> Precision:
-    kinds = {str(value.dtype) for value in values.values() if value.is_floating_point()}
-    precisions = {_PRECISIONS.get(kind) for kind in kinds} or {Precision.FLOAT32}
-    only = precisions.pop()
-    if precisions or only is None:
-        raise ConformanceError(
-            f"no one precision is that of {', '.join(sorted(kinds))}",
-            remedy="compare bfloat16 or float32, or name the precision",
-        )
-    return only
 
 
 def results(name: str | Path = "latest", reports: Path | None = None) -> Results:

@@ -15,7 +15,7 @@ import pytest
 from conformance import api
 from conformance.errors import ConformanceError
 from conformance.runner.planning import selection
-from conformance.spec.records import Cell, CellResult, Results
+from conformance.spec.records import Cell, Results
 
 #: The verdicts of this session, once its cells have run.
 RESULTS = pytest.StashKey[Results]()
@@ -89,7 +89,11 @@ class CellItem(pytest.Item):
         if result.expected:
             pytest.xfail(f"{result.verdict}: {result.expected}")
         if result.verdict.fails:
-            raise WrongVerdict(_reasoning(results, result))
+            from conformance.report.terminal_text import explanation
+
+            lines = [*explanation(results, result), result.detail[-4000:]]
+            again = f"again: {result.command}"
+            raise WrongVerdict("\n".join(line for line in (*lines, again) if line))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         if isinstance(excinfo.value, (WrongVerdict, ConformanceError)):
@@ -98,18 +102,6 @@ class CellItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, None, str]:
         return self.path, None, self.cell.id
-
-
-def _reasoning(results: Results, cell: CellResult) -> str:
-    """Return the text of `conformance show`, the traceback, and the command to rerun the cell."""
-    from conformance.report import terminal_text
-
-    lines = [
-        *terminal_text.explanation(results, cell),
-        cell.detail[-4000:],
-        f"again: {cell.command}",
-    ]
-    return "\n".join(line for line in lines if line)
 
 
 def _results(session: pytest.Session) -> Results:

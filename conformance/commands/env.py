@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance.commands.shared import engines
-from conformance.commands.shared.environments import obtain_environment
 from conformance.commands.shared.options import Environments, out, say
 from conformance.errors import ExitCode
 from conformance.runner.planning.selection import declared
 from conformance.spec.checkpoints import cache_folder
 
 if TYPE_CHECKING:
-    from conformance.runner.environments import (
-        EnvironmentFolder,
-        InstalledEnvironment,
-    )
+    from conformance.runner.environments import EnvironmentFolder, InstalledEnvironment
 
 
 def list_environments() -> None:
@@ -74,7 +70,7 @@ def build_environment(
     from conformance.runner.environments import Untestable, parse
 
     text = " ".join(wanted)
-    made = obtain_environment(declared(environments).get(text) or parse(text))
+    made = engines.obtain_environment(declared(environments).get(text) or parse(text))
     if isinstance(made, Untestable):
         if made.log:
             sys.stderr.write(f"{made.log}\n")

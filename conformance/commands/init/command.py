@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from conformance.commands.shared.options import (
-    note,
-)
+from conformance.commands.shared.options import note
 from conformance.errors import ConformanceError
 from conformance.spec.inputs import text_file
 from conformance.spec.inputs.project import TABLE

@@ -1,9 +1,10 @@
-"""Choose the interpreter for commands that judge or observe: this one, or the tool's own."""
+"""The interpreter of commands that judge or observe: this one, the tool's own, or another one."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +15,7 @@ from conformance.spec.checkpoints import cache_folder
 from conformance.spec.inputs import project
 
 if TYPE_CHECKING:
-    from conformance.runner.environments.spec import InstalledEnvironment
+    from conformance.runner.environments import InstalledEnvironment, Spec, Untestable
 
 #: The variable that overrides `engine` of [tool.conformance].
 VARIABLE = "CONFORMANCE_ENGINE"
@@ -74,6 +75,26 @@ def obtain_engine(wanted: str) -> InstalledEnvironment:
                 code=ExitCode.HARNESS,
             ) from None
     note(f"engine environment: built in {made.seconds:.0f} s")
+    return made
+
+
+def obtain_environment(spec: Spec, keep: Collection[str] = ()) -> InstalledEnvironment | Untestable:
+    """Return the environment, or why it cannot be built, and print which.
+
+    Raises EnginesMoved if it changes a package of `keep` that nobody named.
+    """
+    from conformance.runner.environments import Untestable, build
+
+    with show_activity(f"environment {spec}") as show:
+        try:
+            made = build(spec, cache_folder(), on_line=show, keep=keep)
+        except Untestable as cannot:
+            note(f"untestable: {spec}: {cannot}")
+            return cannot
+    took = "is there" if made.reused else f"built in {made.seconds:.0f} s"
+    note(f"environment {spec}: {took}")
+    for name, change in made.moved.items():
+        note(f"  besides: {name} {change}")
     return made
 
 

@@ -100,14 +100,10 @@ class LiveJudging:
             self._left[model].discard(event.id)
             # The last model is judged at the end, in as many processes as are worthwhile.
             if not self._left[model] and self._model:
-                self._submit(model)
+                self._pool = self._pool or pool_of(1, _begin, self._with)
+                self._waiting[model] = self._pool.submit(_judge, model)
         for model in [name for name, judged in self._waiting.items() if judged.done()]:
             self._take(model)
-
-    def _submit(self, model: str) -> None:
-        if self._pool is None:
-            self._pool = pool_of(1, _begin, self._with)
-        self._waiting[model] = self._pool.submit(_judge, model)
 
     def _take(self, model: str) -> None:
         judged = self._waiting.pop(model)

@@ -242,15 +242,18 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
         members = [field for field in fields(kind) if field.name not in left_out]
         groups[parameter.name] = kind, members
         options = _OF_CHOICE if kind is Choice else get_type_hints(kind, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_default(field, options[field.name]),
-                annotation=options[field.name],
+        for field in members:
+            option = options[field.name]
+            default = field.default
+            if any(getattr(mark, "default_factory", None) for mark in get_args(option)):
+                default = inspect.Parameter.empty
+            elif field.default_factory is not MISSING:
+                default = field.default_factory()
+            parameters.append(
+                inspect.Parameter(
+                    field.name, parameter.KEYWORD_ONLY, default=default, annotation=option
+                )
             )
-            for field in members
-        ]
 
     @wraps(verb)
     def gathered(**arguments: Any) -> None:
@@ -271,10 +274,3 @@ def _require_numbers(arguments: Mapping[str, Any]) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{value} is no number of anything", param_hint=option)
-
-
-def _default(field: Field[Any], option: Any) -> Any:
-    """Return a field's default; none if the option has its own default factory."""
-    if any(getattr(mark, "default_factory", None) for mark in get_args(option)):
-        return inspect.Parameter.empty
-    return field.default if field.default_factory is MISSING else field.default_factory()

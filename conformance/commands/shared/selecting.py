@@ -39,7 +39,7 @@ def today() -> date:
 def new_run(reports: Path, choice: Choice, running: RunOptions) -> RunFolder:
     """Create a run's folder with the plan that the options request, building its environments."""
     from conformance.commands.shared import execution
-    from conformance.commands.shared.environments import obtain_environment
+    from conformance.commands.shared.engines import obtain_environment
     from conformance.runner.planning import trust
 
     selected = select(choice, obtain_environment)
@@ -128,9 +128,8 @@ def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFo
 
     folder = open_run(reports, name)
     if folder.is_check:
-        raise ConformanceError(
-            "is no run but a check", path=folder.path, remedy=folder.plan().command
-        )
+        again = folder.plan().command
+        raise ConformanceError("is no run but a check", path=folder.path, remedy=again)
     require_known(of_plan(folder.plan()), folder.path, choice, trust=trust)
     note(f"going on with {folder.id}")
     return folder
@@ -161,18 +160,17 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
     cell.
     """
     from conformance.runner import store
+    from conformance.runner.store.cleaning import CHECKS_RULE
 
     if name == "check":
         return newest_check(reports, cell)
-    if not name or (reports / name).is_dir():
-        return store.open_run(reports, name)
-    if (checks() / name).is_dir():
+    if name and not (reports / name).is_dir() and (checks() / name).is_dir():
         return store.open_run(checks(), name)
     try:
         return store.open_run(reports, name)
     except ConformanceError as error:
-        from conformance.runner.store.cleaning import CHECKS_RULE
-
+        if not name or (reports / name).is_dir():
+            raise
         remedy = f"{error.remedy}; was it a check? {CHECKS_RULE}"
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
@@ -181,10 +179,8 @@ def list_find_options(run: RunFolder, reports: Path) -> list[str]:
     """Return the options with which a command in this folder finds this run by its name. It was
     found in `reports`, or among the checks.
     """
-    known = (checks(), project.here().reports)
-    if run.path.resolve().parent in [folder.resolve() for folder in known]:
-        return []
-    return ["--reports", str(reports)]
+    usual = {folder.resolve() for folder in (checks(), project.here().reports)}
+    return [] if run.path.resolve().parent in usual else ["--reports", str(reports)]
 
 
 def find_start_folder(check: Path) -> str:
@@ -206,13 +202,9 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
 
     usual = project.here().reports
     places = [checks(), reports] if reports.resolve() == usual.resolve() else [reports]
-    ended = [
-        RunFolder(path)
-        for place in places
-        for path in place.glob("*")
-        if not path.is_symlink()
-        and all((path / name).is_file() for name in (CHECK, "results.json"))
-    ]
+    paths = (path for place in places for path in place.glob("*") if not path.is_symlink())
+    files = (CHECK, "results.json")
+    ended = [RunFolder(one) for one in paths if all((one / name).is_file() for name in files)]
     ended.sort(key=lambda run: run.id, reverse=True)
     here = [run for run in ended if not find_start_folder(run.path)]
     run = _with_cell(here, cell) or _with_cell(ended, cell)
@@ -226,9 +218,8 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
             "--reports is found with the same --reports",
         )
     what = f" with {cell!r}" if cell else ""
-    where = "this folder" if run in here else "any folder"
-    aside = "" if run in here else "; this one has none"
-    note(f"the newest check of {where}{what}{aside}: {run.id}, {run.plan().command}")
+    where = f"this folder{what}" if run in here else f"any folder{what}; this one has none"
+    note(f"the newest check of {where}: {run.id}, {run.plan().command}")
     return run
 
 
