@@ -19,7 +19,6 @@ from conformance.spec.records import (
     CellResult,
     Column,
     Group,
-    Judged,
     Model,
     Results,
     ScenarioInfo,
@@ -158,21 +157,19 @@ def _symptoms(results: Results, cell: CellResult) -> Iterator[str]:
         yield ""
         yield "| observation | verdict | median token | worst token | error | noise | gain |"
         yield "|---|---|---|---|---|---|---|"
-        yield from map(_row, rows)
+        for judged in rows:
+            gain = judged.gain
+            fields = (
+                f"`{_code(judged.site)}`",
+                judged.verdict.value,
+                *map(times, (judged.q_med, judged.q_max)),
+                *map(number, (judged.error, judged.floor)),
+                f"{number(gain.g)} ± {number(gain.sigma)}" if gain else "–",
+            )
+            yield f"| {' | '.join(fields)} |"
     if cell.detail:
         yield ""
         yield from _fenced("\n".join(cell.detail.splitlines()[-_LINES:]))
-
-
-def _row(judged: Judged) -> str:
-    gain = judged.gain
-    fields = (
-        f"`{_code(judged.site)}`",
-        judged.verdict.value,
-        *(times(judged.q_med), times(judged.q_max), number(judged.error), number(judged.floor)),
-        "–" if gain is None else f"{number(gain.g)} ± {number(gain.sigma)}",
-    )
-    return f"| {' | '.join(fields)} |"
 
 
 def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:

@@ -24,10 +24,8 @@ import torch
 
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError, ExitCode
-from conformance.judge.runs.run import judge_models
-from conformance.runner import scheduling as runner
-from conformance.runner.planning.jobs import REFERENCE, planned_jobs
-from conformance.runner.scheduling import Event, GroupStarted, WorkerDied
+from conformance.runner.planning.jobs import REFERENCE
+from conformance.runner.scheduling import Event, GroupStarted, TimeLimits, WorkerDied
 from conformance.runner.store import ask_versions, read_versions
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import (
@@ -146,7 +144,7 @@ def replace_paths(recorded: Recorded, checkpoint: Path | None, python: Path | No
             f"this was recorded on {recorded.device}, and here is {device}",
             remedy=f"run it on a machine with {recorded.device}",
         )
-    columns = recorded.columns
+    columns, model = recorded.columns, recorded.model
     if python is not None:
         columns = tuple(replace(column, python=str(python)) for column in columns)
     for column in columns:
@@ -157,12 +155,13 @@ def replace_paths(recorded: Recorded, checkpoint: Path | None, python: Path | No
                 path=Path(column.interpreter),
                 remedy=f"make one (uv venv; uv pip install {wanted}), and name it: --python",
             )
-    if checkpoint is None:
-        return replace(recorded, columns=columns)
-    if not checkpoint.is_dir():
-        raise ConformanceError("there is no checkpoint", path=checkpoint, remedy="name a folder")
-    source = Source(kind="path", file=str(checkpoint.resolve()))
-    return replace(recorded, columns=columns, model=replace(recorded.model, sources=(source,)))
+    if checkpoint is not None:
+        if not checkpoint.is_dir():
+            words = "there is no checkpoint"
+            raise ConformanceError(words, path=checkpoint, remedy="name a folder")
+        source = Source(kind="path", file=str(checkpoint.resolve()))
+        model = replace(model, sources=(source,))
+    return replace(recorded, columns=columns, model=model)
 
 
 def run_script(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
@@ -184,26 +183,22 @@ def run_script(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
         jobs=2,
         precisions=(recorded.precision,),
     )
-    known = discover(scenarios)
-    plan = run.plan()
-    planned = planned_jobs(
+    finished = execution.execute(
         run,
-        plan.models,
-        plan.columns,
-        plan.cells,
-        known,
-        folder=scenarios,
+        run.plan(),
+        discover(scenarios),
         cache=cache_folder(),
-        precisions=plan.precisions,
+        limits=TimeLimits(),
+        jobs=2,
+        on_event=_tell,
+        observations=folder / "observations",
     )
-    summary = runner.run(planned, logs=run.path / "zygotes", jobs=plan.jobs, on_event=_tell)
-    if summary.interrupted:
+    if finished.results is None:
         raise KeyboardInterrupt
-    torch.set_num_threads(1)
-    judged = judge_models(run, known, recorded.thresholds)
     reference = run.group(recorded.model.id, REFERENCE.id)
     digest = str(reference.identity.get("digest", "")) if reference else ""
-    return judged[recorded.cell.id], digest
+    [result] = [cell for cell in finished.results.cells if cell.id == recorded.cell.id]
+    return result, digest
 
 
 def write_scenario(script: ParsedScript, folder: Path) -> Path:
@@ -246,21 +241,19 @@ def _report(recorded: Recorded, result: CellResult) -> int:
     if result.verdict is Verdict.ERROR and result.detail:
         _say(result.detail)
     words = f"{result.verdict}: {result.reason}"
-    if result.diagnosis:
-        words += f"\n  {result.diagnosis}"
-    if result.attribution:
-        words += f"\n  culprit: {result.attribution}"
+    words += f"\n  {result.diagnosis}" if result.diagnosis else ""
+    words += f"\n  culprit: {result.attribution}" if result.attribution else ""
     if result.verdict.passes:
-        _say(f"PASSES: {words}")
-        return 0
-    if result.harness:
-        _say(f"NOT RUN: {words}")
-        return 2
-    if same_failure(result, recorded):
-        _say(f"FAILS as recorded: {words}")
-        return 1
-    _say(f"FAILS otherwise: {words}\n(recorded: {recorded.verdict}: {recorded.reason})")
-    return 3
+        code, begin = 0, "PASSES"
+    elif result.harness:
+        code, begin = 2, "NOT RUN"
+    elif same_failure(result, recorded):
+        code, begin = 1, "FAILS as recorded"
+    else:
+        code, begin = 3, "FAILS otherwise"
+        words += f"\n(recorded: {recorded.verdict}: {recorded.reason})"
+    _say(f"{begin}: {words}")
+    return code
 
 
 def same_failure(result: CellResult, recorded: Recorded) -> bool:

@@ -60,17 +60,13 @@ def script_name(cell: CellResult) -> str:
 
 def hide_folders(cell: CellResult) -> CellResult:
     """Return the cell without local folder paths, for readers upstream."""
-    return replace(
-        cell,
-        reason=_without_folders(cell.reason),
-        diagnosis=_without_folders(cell.diagnosis),
-        detail=_without_folders(cell.detail),
-    )
 
+    def hide(words: str) -> str:
+        known = re.sub(r"/[^\s\"']*?/((?:site-packages|conformance|scenarios)/)", r".../\1", words)
+        return re.sub(r'"/[^"\n]*/([^"/\n]+\.py")', r'".../\1', known)
 
-def _without_folders(words: str) -> str:
-    known = re.sub(r"/[^\s\"']*?/((?:site-packages|conformance|scenarios)/)", r".../\1", words)
-    return re.sub(r'"/[^"\n]*/([^"/\n]+\.py")', r'".../\1', known)
+    reason, diagnosis, detail = map(hide, (cell.reason, cell.diagnosis, cell.detail))
+    return replace(cell, reason=reason, diagnosis=diagnosis, detail=detail)
 
 
 def collect_facts(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:
@@ -256,8 +252,6 @@ def script_of(run: RunFolder, cell: CellResult) -> CheckScript:
     file = next((one for one in request.files if one.name == cell.case), None)
     backend = next((one for one in request.engines if one.id == cell.backend), None)
     if file is None or backend is None:
-        raise ConformanceError(
-            f"{cell.id} was run on no engine: there is nothing to show again",
-            remedy=f"check it again: {cell.command}",
-        )
+        words = f"{cell.id} was run on no engine: there is nothing to show again"
+        raise ConformanceError(words, remedy=f"check it again: {cell.command}")
     return CheckScript(run, cell, request, file, backend)

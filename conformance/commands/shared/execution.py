@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +66,6 @@ class Finished:
     """A run's folder and page; `results` is None if the run was interrupted."""
 
     folder: RunFolder
-    summary: RunSummary
     results: Results | None
     page: Path | None
 
@@ -85,7 +85,8 @@ def begin(
     keep: Literal["all", "failing"] = "all",
 ) -> RunFolder:
     """Create a run folder with its plan. Every cell is gathered in each of the `precisions`. Cells
-    that are `float32_only` are gathered in float32 alone, if it is one of them.
+    that are `float32_only` are gathered in float32 alone, if it is one of them. Those of a column
+    without an environment are recorded as untestable.
     """
     narrow = float32_only if Precision.FLOAT32 in precisions else ()
     now = datetime.now(UTC)
@@ -108,9 +109,15 @@ def begin(
     run.write_plan(without_unused(plan))
     run.begin()
     point_latest(run)
-    for column in columns:
-        if column.untestable:
-            _give_up(run, column, [cell for cell in cells if cell.backend == column.id], precisions)
+    for column, precision in product((one for one in columns if one.untestable), precisions):
+        outcome = Outcome(Status.UNTESTABLE, reason=column.untestable)
+        folder = gathered_in(column.id, precision)
+        own = [cell for cell in cells if cell.backend == column.id]
+        for cell in own:
+            run.write_cell(cell.model, folder, cell.key, outcome, {})
+        for model in dict.fromkeys(cell.model for cell in own):
+            group = Group(model, column.id, precision, outcome.status, outcome.reason)
+            run.group_folder(model, folder).write_group(group)
     return run
 
 
@@ -123,20 +130,6 @@ def without_unused(plan: RunPlan) -> RunPlan:
         models=tuple(model for model in plan.models if model.id in models),
         columns=tuple(column for column in plan.columns if column.id in columns),
     )
-
-
-def _give_up(
-    run: RunFolder, column: Column, cells: Sequence[Cell], precisions: Sequence[Precision]
-) -> None:
-    """Record why the cells of a column without an environment cannot run."""
-    outcome = Outcome(Status.UNTESTABLE, reason=column.untestable)
-    for precision in precisions:
-        folder = gathered_in(column.id, precision)
-        for cell in cells:
-            run.write_cell(cell.model, folder, cell.key, outcome, {})
-        for model in dict.fromkeys(cell.model for cell in cells):
-            group = Group(model, column.id, precision, outcome.status, outcome.reason)
-            run.group_folder(model, folder).write_group(group)
 
 
 def execute(
@@ -180,11 +173,11 @@ def execute(
             if cell.model in reduced and cell.key not in reduced[cell.model].reopened
         ],
     )
-    jobs_of = [(job, job.id.partition(":")[0]) for job in planned]
+    models = {job.id: job.id.partition(":")[0] for job in planned}
     with LiveJudging(
         run,
         scenarios,
-        [(job.id, model) for job, model in jobs_of if model not in reduced],
+        {job: model for job, model in models.items() if model not in reduced},
         known=known,
         environment=environment(plan.thresholds),
         tell=tell,
@@ -205,7 +198,7 @@ def execute(
             allocate=allocate or itself,
         )
         if summary.interrupted:
-            return Finished(run, summary, None, None)
+            return Finished(run, None, None)
         judged = growing.judged()
     keep_info(run, summary)
     run.finish()
@@ -216,7 +209,7 @@ def execute(
         for model in plan.models:
             reduce_judged(run, model, plan.columns, by_id, plan.thresholds)
     page = publish(run, results)
-    return Finished(run, summary, results, page)
+    return Finished(run, results, page)
 
 
 def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -66,19 +66,14 @@ class LiveJudging:
         self,
         run: RunFolder,
         scenarios: Mapping[str, Scenario],
-        groups: Iterable[tuple[str, str]],
+        groups: Mapping[str, str],
         *,
         known: KnownGaps | None,
         environment: Environment,
         tell: Callable[[str], None],
     ) -> None:
-        """`groups` are the ids of all jobs of the run, each with its model."""
-        self._left: dict[str, set[str]] = {}
-        self._model = {}
-        for group, model in groups:
-            self._left.setdefault(model, set()).add(group)
-            self._model[group] = model
-        self._run = run
+        """`groups` are the models of all jobs of the run, by their ids."""
+        self._model = dict(groups)
         self._tell = tell
         folders = tuple(sorted({scenario.path.parent for scenario in scenarios.values()}))
         self._with = (run.path, folders, known, environment)
@@ -96,12 +91,11 @@ class LiveJudging:
 
     def __call__(self, event: Event) -> None:
         """Submit a model whose last group has ended, and report the models that are judged."""
-        if isinstance(event, GroupFinished) and (model := self._model.pop(event.id, "")):
-            self._left[model].discard(event.id)
-            # The last model is judged at the end, in as many processes as are worthwhile.
-            if not self._left[model] and self._model:
-                self._pool = self._pool or pool_of(1, _begin, self._with)
-                self._waiting[model] = self._pool.submit(_judge, model)
+        model = self._model.pop(event.id, "") if isinstance(event, GroupFinished) else ""
+        # The last model is judged at the end, in as many processes as are worthwhile.
+        if model and self._model and model not in self._model.values():
+            self._pool = self._pool or pool_of(1, _begin, self._with)
+            self._waiting[model] = self._pool.submit(_judge, model)
         for model in [name for name, judged in self._waiting.items() if judged.done()]:
             self._take(model)
 

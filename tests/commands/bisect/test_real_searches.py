@@ -1,19 +1,12 @@
-"""Real searches: commits of a package, and two lock files of tiny packages from the index. Each
-candidate has a real environment.
-"""
+"""A real search among the commits of a package. Each candidate has a real environment."""
 
 import random
-import subprocess
 from datetime import UTC, datetime
 
 import pytest
 
-from conformance.commands.bisect import candidates
 from conformance.commands.bisect.next_step import flaky, run_trials
 from conformance.commands.bisect.search import BisectionEnding
-from conformance.commands.bisect.signature import Observed, Signature
-from conformance.commands.bisect.state import BisectionRequest, BisectionState, create
-from conformance.spec.records import Verdict
 from tests.commands.bisect import toys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -51,37 +44,3 @@ def test_planted_faults_are_found_among_real_commits(tmp_path, monkeypatch, seed
     built = [one.candidate for one in state.attempts if one.built]
     assert len(built) == len(set(built))
     assert len({one.environment for one in state.attempts if one.environment}) == len(built)
-
-
-GOOD = "iniconfig==1.1.1\nidna==3.6\npluggy==1.4.0\nsix==1.16.0\ntomli==2.0.1\n"
-BAD = "iniconfig==2.0.0\nidna==3.7\npluggy==1.5.0\nsix==1.17.0\ntomli==2.0.2\n"
-
-ASK = """
-from importlib.metadata import version
-print("bad" if (version("idna"), version("six")) == ("3.7", "1.17.0") else "good")
-"""
-
-
-def look(environment, again):
-    """Bad only where both idna and six are the new ones."""
-    done = subprocess.run(
-        [environment.python, "-c", ASK], check=True, capture_output=True, text=True
-    )
-    bad = done.stdout.strip() == "bad"
-    return Observed((Signature("toy", Verdict.WRONG if bad else Verdict.MATCH),))
-
-
-@pytest.mark.slow
-def test_two_changes_that_do_it_together_are_found_among_five(tmp_path):
-    for name, text in (("good.txt", GOOD), ("bad.txt", BAD)):
-        (tmp_path / name).write_text(text)
-    row = candidates.list_changes(tmp_path / "good.txt", tmp_path / "bad.txt")
-    state = BisectionState(
-        BisectionRequest("lock", "good.txt", "bad.txt", ""), row.candidates, locks=row.locks
-    )
-    folder = create(tmp_path, state, NOW)
-    conclusion = run_trials(folder, toys.trier(tmp_path / "cache", look))
-    steps = candidates.changes(*row.locks)
-    assert [steps[index].name for index in conclusion.cause] == ["idna", "six"]
-    assert conclusion.ending is BisectionEnding.CULPRIT
-    assert not any(one.untestable for one in folder.read().attempts)

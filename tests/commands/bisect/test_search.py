@@ -154,14 +154,6 @@ def test_a_wrong_first_verdict_of_an_end_is_no_answer():
     assert found == BisectionConclusion(BisectionEnding.UNSTEADY, 9, 9)
 
 
-def test_a_verdict_that_contradicts_is_repeated_and_found_out():
-    oracle = planted(5)
-    # Known from elsewhere: 8 was good once. It is bad.
-    found, asked = search(10, oracle, [(8, GOOD)])
-    assert asked.count(8) == 1
-    assert found == answer(4, 5)
-
-
 def test_a_lasting_contradiction_is_told_with_both_witnesses():
     def ask(index):
         return GOOD if index in (0, 1, 6) else BAD

@@ -11,9 +11,9 @@ import heapq
 import math
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 
 import libcst as cst
 
@@ -68,8 +68,8 @@ class _Node:
     number: int
     tried: Tried = field(compare=False)
     edits: tuple[Proposal, ...] = field(compare=False)
+    untried: Iterator[list[Proposal]] = field(compare=False)
     chances: int = field(compare=False, default=0)
-    waiting: list[Proposal] | None = field(compare=False, default=None)
     batches: int = field(compare=False, default=0)
 
 
@@ -191,7 +191,8 @@ class Search:
                 if not one.agrees and one.score < parent and len(path) < self.deep:
                     chance = chances + (one.agreeing == agreeing)
                     first = _order(one, _PER_CHANCE * chance)
-                    heapq.heappush(heap, _Node(first, next(order), one, path, chance))
+                    node = _Node(first, next(order), one, path, self._batches(one), chance)
+                    heapq.heappush(heap, node)
             ready = []
             rounds += 1
             half = time.monotonic() >= (self.begun + self.until) / 2
@@ -204,13 +205,11 @@ class Search:
             if not heap or now >= (self.until if enough else self.latest):
                 return self._found(best, edits)
             node = heapq.heappop(heap)
-            batch = self._next_of(node)
+            batch = next(node.untried, [])
             if not batch:
                 continue
             tried = yield from self._try([one.text for one in batch])
-            for candidate, one in zip(batch, tried, strict=True):
-                self._note(candidate, one)
-                ready.append((one, (*node.edits, candidate)))
+            ready = [(one, (*node.edits, edit)) for edit, one in zip(batch, tried, strict=True)]
             parent, agreeing, chances = node.tried.score, node.tried.agreeing, node.chances
             node.batches += 1
             batches = node.batches + _PER_CHANCE * chances
@@ -224,25 +223,16 @@ class Search:
         texts = port_versions(ParsedFile(self.file.text, "hf"), self._clues())
         return [Proposal(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
 
-    def _next_of(self, node: _Node) -> list[Proposal]:
-        """Return the next batch of a node's versions, empty if all have been tried."""
-        text, side = node.tried.text, self.file.function_for("vllm")
-        if node.waiting is None:
-            try:
-                node.waiting = propose(text, side, self.clues(node.tried))[:_OF_ONE]
-            except cst.ParserSyntaxError:
-                node.waiting = []
-        node.waiting = [one for one in node.waiting if one.text not in self.seen]
-        batch, node.waiting = node.waiting[:_AT_ONCE], node.waiting[_AT_ONCE:]
-        self.seen |= {one.text for one in batch}
-        return batch
-
-    def _note(self, candidate: Proposal, tried: Tried) -> None:
-        """Log a version's score, for debugging a search."""
-        score = ", ".join(f"{number:g}" for number in tried.score)
-        line = f"({score}) {candidate.rewrite} {list(candidate.lines)}: {candidate.words}"
-        with (self.place.tries / "log.txt").open("a", encoding="utf-8") as log:
-            log.write(f"{self.file.name} on {self.backend}: {line}\n")
+    def _batches(self, tried: Tried) -> Iterator[list[Proposal]]:
+        """Yield a version's rewrites that were not tried, in batches."""
+        try:
+            found = propose(tried.text, self.file.function_for("vllm"), self.clues(tried))
+        except cst.ParserSyntaxError:
+            return
+        untried = (one for one in found[:_OF_ONE] if one.text not in self.seen)
+        while batch := list(islice(untried, _AT_ONCE)):
+            self.seen |= {one.text for one in batch}
+            yield batch
 
     def _clues(self) -> Clues:
         """Return the clues about the model, which do not depend on the file."""

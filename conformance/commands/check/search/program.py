@@ -136,17 +136,6 @@ class ParsedFile:
                 if (holes := match(pattern, node)) is not None:
                     yield node, holes
 
-    def filled(self, text: str, holes: Mapping[str, Any]) -> str:
-        """Return a text with its holes filled, in parentheses where needed."""
-
-        def fill(found: re.Match[str]) -> str:
-            node = holes[found[0]]
-            code = self.code(node)
-            alone = found[0] == text or re.search(r"[(,] ?$", text[: found.start()])
-            return code if alone and text[found.end() :][:1] in ",)" else enclosed(node, code)
-
-        return HOLE.sub(fill, text)
-
     @cached_property
     def statements(self) -> list[Statement]:
         """The statements of the functions that may be edited, in order within each function."""

@@ -11,8 +11,27 @@ from hypothesis import strategies as st
 from conformance.commands.check.checked import CheckAnswer, Checked
 from conformance.commands.check.search.driver import with_other_prompts
 from conformance.commands.check.search.edits import Found, diff, suggested, without_hunks
+from conformance.commands.check.search.program import ParsedFile
 from conformance.commands.check.show import changes_in
 from conformance.spec.inputs.user_file import read
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "holes"),
+    [
+        ("X.to(A)", "h = (a + b).to( torch.half )", {"X": "a + b", "A": "torch.half"}),
+        ("X.to(A)", "h = a.to(b, c)", None),
+        ("X[0] + X[1]", "h = layer.output[0] + layer.output[1]", {"X": "layer.output"}),
+        ("X[0] + X[1]", "h = one[0] + other[1]", None),
+        ("A, B = X.output", "m, _ = layers[2].output", {"A": "m", "B": "_", "X": "layers[2]"}),
+    ],
+)
+def test_a_pattern_fits_what_has_its_structure(pattern, line, holes):
+    program = ParsedFile(f"def vllm(model):\n    {line}\n", "vllm")
+    found = [one for _, one in program.matches(pattern)]
+    codes = [{name: program.code(node) for name, node in one.items()} for one in found]
+    assert codes == ([holes] if holes else [])
+
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "    d", "x"]), max_size=8)
 

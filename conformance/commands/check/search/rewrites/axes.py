@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from conformance.commands.check.search.change import Change, Clues, change
-from conformance.commands.check.search.program import ParsedFile, joined
+from conformance.commands.check.search.program import ParsedFile, enclosed, joined
 from conformance.commands.check.search.rewrites.reads import without_batch
 
 #: Tensor methods and functions that take an axis, or the sizes of axes.
@@ -52,18 +52,20 @@ def shift_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
             yield change(2, _AXIS, *lower)
 
 
-#: Uses of an axis, and the same without the batch axis; with the cost of the change.
+#: Uses of an axis, and what stands there without the batch axis; with the cost of the change.
 _LEFT_OUT = (
-    (3, "X.squeeze(A)", "X"),
-    (3, "X.squeeze()", "X"),
-    (3, "X.unsqueeze(A)", "X"),
-    (2, "X.shape[1]", "X.shape[0]"),
-    (2, "X.shape[2]", "X.shape[1]"),
+    (3, "X.squeeze(A)", ""),
+    (3, "X.squeeze()", ""),
+    (3, "X.unsqueeze(A)", ""),
+    (2, "X.shape[1]", ".shape[0]"),
+    (2, "X.shape[2]", ".shape[1]"),
 )
 
 
 def leave_axis(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Remove a change of the axes, or take a size by the axis' number on vLLM."""
-    for cost, pattern, text in _LEFT_OUT:
+    for cost, pattern, end in _LEFT_OUT:
         for node, holes in program.matches(pattern):
-            yield change(cost, _AXIS, program.swap(node, program.filled(text, holes)))
+            code = program.code(holes["X"])
+            text = f"{enclosed(holes['X'], code)}{end}" if end else code
+            yield change(cost, _AXIS, program.swap(node, text))
