@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from conformance.commands.bisect.search import USUAL, Class, SignaturePart
-from conformance.report.diff.compare import cause_words
-from conformance.runner.scheduling.zygotes import CANNOT_IMPORT
-from conformance.spec.records import Precision, Results, Verdict, record
+from conformance.spec.records import Precision, Verdict, record
 
 
 @record()
@@ -48,41 +46,6 @@ class Signature:
 
 #: The signatures of all selected cells, in the order of the plan.
 Signatures = tuple[Signature, ...]
-
-
-@record()
-class Observed:
-    """What a run says about its candidate: signatures, or why there are none. `harness` marks an
-    error of this project, `run` names the run.
-    """
-
-    signatures: Signatures = ()
-    untestable: str = ""
-    harness: bool = False
-    run: str = ""
-
-
-def read_signatures(results: Results) -> Observed:
-    """Return the selected cells' signatures, or why they have none."""
-    # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
-    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
-    groups = {(group.model, group.backend): group for group in ordered}
-    signatures: list[Signature] = []
-    for cell in results.cells:
-        group = groups.get((cell.model, cell.backend))
-        if group is not None and group.reason.startswith(CANNOT_IMPORT):
-            return Observed(untestable=group.reason)
-        if cell.harness and cell.verdict.fails:
-            words = f"{cell.id}: {cell.verdict.value}: {cell.reason}"
-            return Observed(untestable=words, harness=True)
-        diagnosis = "" if cell.verdict.passes else cause_words(cell)
-        layout = ""
-        if group is not None and group.identity:
-            places = [("at", group.identity.get("layer_list")), ("of", group.identity.get("model"))]
-            named = (f" {word} {place}" for word, place in places if place)
-            layout = f"{group.layout or 'no layout'}{''.join(named)}"
-        signatures.append(Signature(cell.id, cell.verdict, diagnosis, layout, cell.precision))
-    return Observed(tuple(signatures))
 
 
 def is_same(a: Signatures, b: Signatures, by: Collection[SignaturePart] = USUAL) -> bool:

