@@ -8,7 +8,6 @@ reports/bisect-<time>-<random>/{report.json,report.md,index.html}
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
@@ -22,6 +21,7 @@ from conformance.commands.bisect.search import CONFIRM, USUAL, Class, SignatureP
 from conformance.commands.bisect.signature import Signatures
 from conformance.errors import ConformanceError
 from conformance.runner.processes import lock
+from conformance.runner.store import create_run
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.records import record
 from conformance.spec.records.base import Count, Id
@@ -155,14 +155,9 @@ class BisectFolder:
 
 def create(reports: Path, state: BisectionState, now: datetime) -> BisectFolder:
     """Create a folder with a unique name that sorts by time."""
-    while True:
-        folder = BisectFolder(reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
-        try:
-            folder.path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        folder.write(state)
-        return folder
+    folder = BisectFolder(create_run(reports, now, PREFIX).path)
+    folder.write(state)
+    return folder
 
 
 def find(reports: Path, name: str) -> BisectFolder:

@@ -329,10 +329,10 @@ def _check_schema(found: object, path: Path) -> None:
         )
 
 
-def create_run(reports: Path, now: datetime) -> RunFolder:
+def create_run(reports: Path, now: datetime, prefix: str = "") -> RunFolder:
     """Create an empty run with an unused name that sorts by time."""
     while True:
-        path = reports / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        path = reports / f"{prefix}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
             path.mkdir(parents=True)
         except OSError as error:
