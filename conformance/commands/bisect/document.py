@@ -74,27 +74,23 @@ def _blocks(report: Report) -> Iterator[Block]:
         between = tuple((name, clip(why)) for name, why in report.between.items())
         yield Table(columns("candidate", "why"), between, "Nothing is known of", rest=_REST)
     if report.trials:
-        yield _trials(report)
+        trials = tuple(
+            (
+                Text(one.candidate, link=f"runs/{one.run}/index.html" if one.run else ""),
+                Text(one.found.value, _FOUND[one.found]),
+                clip(one.words),
+                one.environment,
+                f"{one.build_seconds:.0f} s" if one.built else "reused" * bool(one.environment),
+                f"{one.seconds:.0f} s",
+            )
+            for one in report.trials
+        )
+        titles = columns("candidate", "found", "signature", "environment", "build", "all")
+        yield Table(titles, trials, "Trials", rest=_REST)
     if report.reproduce:
         yield Section("Both sides again", (Code(report.reproduce),))
     if report.command:
         yield Section("Asked", (Code(report.command),))
-
-
-def _trials(report: Report) -> Table:
-    rows = tuple(
-        (
-            Text(trial.candidate, link=f"runs/{trial.run}/index.html" if trial.run else ""),
-            Text(trial.found.value, _FOUND[trial.found]),
-            clip(trial.words),
-            trial.environment,
-            f"{trial.build_seconds:.0f} s" if trial.built else "reused" * bool(trial.environment),
-            f"{trial.seconds:.0f} s",
-        )
-        for trial in report.trials
-    )
-    titles = columns("candidate", "found", "signature", "environment", "build", "all")
-    return Table(titles, rows, "Trials", rest=_REST)
 
 
 class BisectionProgress:

@@ -98,11 +98,6 @@ class BisectionState:
     def with_attempt(self, attempt: CandidateTrial) -> BisectionState:
         return replace(self, attempts=(*self.attempts, attempt))
 
-    def without_untestable(self) -> BisectionState:
-        """Drop untestable attempts, so that they are retried: the network may have been down."""
-        tested = tuple(attempt for attempt in self.attempts if attempt.signatures)
-        return replace(self, attempts=tested)
-
 
 def mistake(state: BisectionState) -> str:
     """Return why this state cannot be searched, or ""."""
@@ -146,7 +141,10 @@ class BisectFolder:
             state = self.read()
             if allow_moves:
                 state = replace(state, asked=replace(state.asked, allow_moves=True))
-            self.write(state.without_untestable() if retry else state)
+            if retry:  # the network may have been down
+                tested = tuple(attempt for attempt in state.attempts if attempt.signatures)
+                state = replace(state, attempts=tested)
+            self.write(state)
 
     def alone(self) -> AbstractContextManager[None]:
         """Lock the folder: two processes would overwrite each other's trials."""

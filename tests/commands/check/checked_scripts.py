@@ -94,7 +94,7 @@ def vllm(model):
 
 
 #: One token's stream of a prompt patched into another one.
-_PATCH_INVOKES = """
+_BARRIER = """
 CLEAN = "After John and Mary went to the store, Mary gave a bottle of milk to"
 CORRUPT = "After John and Mary went to the store, John gave a bottle of milk to"
 LAYER, TOKEN = 2, -5
@@ -114,18 +114,6 @@ def hf(model):
     return {"clean": clean_logits, "patched": patched_logits}
 
 
-def vllm(model):
-    with model.trace(CLEAN, temperature=0.0, max_tokens=1):
-        layer = model.model.layers[LAYER]
-        z_hs = (layer.output[0] + layer.output[1])[TOKEN].clone().save()
-        clean_logits = model.logits.clone().save()
-    with model.trace(CORRUPT, temperature=0.0, max_tokens=1):
-        model.model.layers[LAYER].output[0][TOKEN] = z_hs
-        model.model.layers[LAYER].output[1][TOKEN] = 0
-        patched_logits = model.logits.clone().save()
-    return {"clean": clean_logits, "patched": patched_logits}
-"""
-_BARRIER = """
 def vllm(model):
     with model.trace(temperature=0.0, max_tokens=1) as tracer:
         barrier = tracer.barrier(2)  # mistake: error, no edit
@@ -321,7 +309,6 @@ CORRECT = {
             model.model.layers[1].output = (out[0] + 0.25, out[1])
             """,
         ),
-        "patch_invokes": _PATCH_INVOKES,
         "steps_edited": both(
             """
             tokens = [].save()
@@ -432,7 +419,7 @@ MISTAKES = {
             """,
             top=_RAMP,
         ),
-        "patch_invokes": _PATCH_INVOKES.partition("\ndef vllm")[0] + _BARRIER,
+        "patch_invokes": _BARRIER,
         "probabilities": both(
             "weights = model.model.layers[1].self_attn.output[1].save()",
             """

@@ -69,16 +69,14 @@ def compute_logits(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     words = "vLLM's logits are the last token's, after any cap: multiply what the final norm gives"
     for node, holes in program.matches("X.logits"):
         model = program.code(holes["X"])
-        whole = program.parents.get(node)
+        whole = program.parents[node]
         indexed = isinstance(whole, cst.Subscript) and whole.value is node
+        last, end = (whole, "[-1]") if indexed else (node, "[-1:]")
         for norm, weight in product(clues.norms, _weights(model, clues)):
             for value in (f"{model}.{norm}.output[0]", f"{model}.{norm}.output"):
                 text = f"({value} @ {weight}.T)"
                 yield change(4, words, program.swap(node, text))
-                if indexed and whole is not None:
-                    yield change(4, words, program.swap(whole, f"{text}[-1]"))
-                else:
-                    yield change(5, words, program.swap(node, f"{text}[-1:]"))
+                yield change(4 if indexed else 5, words, program.swap(last, f"{text}{end}"))
 
 
 def split_joined_projections(program: ParsedFile, clues: Clues) -> Iterator[Change]:

@@ -43,7 +43,7 @@ def _options(program: ParsedFile, functions: Iterable[cst.FunctionDef], *names: 
 
 def steps_of_hf(program: ParsedFile) -> str:
     """Return the number of tokens that `hf` generates as text, "1" if it generates none."""
-    hf = [program.functions[name] for name in ("hf",) if name in program.functions]
+    hf = [function for name, function in program.functions.items() if name == "hf"]
     return next(iter(_options(program, hf, "max_new_tokens")), "1")
 
 
