@@ -16,15 +16,15 @@ from torch import Tensor
 from conformance.engines.reference.ensemble import (
     REFERENCE_RUN,
     EnsembleMember,
+    has_sdpa,
     members,
-    score_caps,
 )
 from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.reference.model import ReferenceModel
 from conformance.engines.structure import replace_tensor, tensors_in
 from conformance.engines.tree import exchanged, hooked, layer_path
 from conformance.engines.user_trace import hf
-from conformance.engines.user_trace.hf import WAYS, Way, computing
+from conformance.engines.user_trace.hf import Way, computing, ways_of
 from tests.engines import tiny
 
 FAMILIES = ("llama", "gpt2", "gemma2", "qwen3", "mixtral", "gpt_oss", "gpt_neox")
@@ -137,17 +137,6 @@ def relative(value: Tensor, other: Tensor) -> float:
     return float((value - other).norm() / other.norm())
 
 
-def has_sdpa(module: Any) -> bool:
-    return bool(module._supports_sdpa) and not score_caps(module)
-
-
-def available_ways(module: Any) -> list[Way]:
-    """Return the ways that a model has, each computation once."""
-    if has_sdpa(module):
-        return list(WAYS)
-    return [replace(way, attention="eager") for way in WAYS if way.name != "sdpa"]
-
-
 @contextmanager
 def computing_plainly(module: Any, way: Way) -> Iterator[None]:
     """Compute as a way does, without nnsight."""
@@ -213,7 +202,7 @@ def expected(request: Any) -> Expected:
 
 
 def test_each_way_under_nnsight_honours_each_write(expected: Expected) -> None:
-    for way in available_ways(expected.module):
+    for way in ways_of(expected.module):
         if way.split or way.fused:  # else both sides of the next line are transformers' forwards
             assert (way.name, find_lost_in_float32(expected, way)) == (way.name, [])
         assert (way.name, find_lost_in_bf16(expected, way)) == (way.name, [])
@@ -232,7 +221,7 @@ def test_a_way_that_computes_again_after_a_write_is_found(monkeypatch: Any) -> N
 
     expected = Expected.of("llama")
     monkeypatch.setattr(hf, "_below_nnsight", after_nnsight)
-    for way in (way for way in available_ways(expected.module) if way.split or way.fused):
+    for way in (way for way in ways_of(expected.module) if way.split or way.fused):
         place = "mlp.down_proj" if way.split else "mlp"
         lost = find_lost_in_float32(expected, way)
         for how in ("in place", "assigned"):

@@ -48,8 +48,7 @@ def build(family: str, layers: int = 3, *, rough: bool = False, **more: Any) -> 
         num_attention_heads=HEADS,
         initializer_range=0.3,
         pad_token_id=0,
-        **FAMILIES[family],
-        **more,
+        **{**FAMILIES[family], **more},
     )
     module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     for value in module.parameters() if rough else ():

@@ -30,14 +30,12 @@ def recorded_steps(
     edits: Mapping[int, Edit],
     streams: list[dict[int, Tensor]],
     logits: list[Tensor],
-    note: Callable[[int, Tensor, Any], None] | None = None,
 ) -> Iterator[None]:
     """Append to `streams` the stream [tokens, width] after every layer and to `logits` the logits
     [vocabulary] of each step, for the first sequence of a batch.
 
     `rows_of_steps` gives the rows of each step in a forward with this many rows; the steps' logits
-    are its last ones. `edits` change the stream after a layer, separately for each step. `note`
-    takes the layer, the recorded stream of the last step and the output of each unedited layer.
+    are its last ones. `edits` change the stream after a layer, separately for each step.
     """
     steps: list[tuple[slice, dict[int, Tensor]]] = []
 
@@ -54,8 +52,6 @@ def recorded_steps(
                 own = whole[0, rows]
                 stream[index] = (edit(own, stream) if edit else own).clone()
             if edit is None:
-                if note is not None:
-                    note(index, steps[-1][1][index], output)
                 return output
             whole = whole.clone()
             for rows, stream in steps:

@@ -73,63 +73,38 @@ class Branches:
             yield
 
 
-@dataclass
-class _Forward:
-    """The inputs and outputs of every layer in one forward, the outputs of the modules inside, and
-    the inputs of norms.
-    """
-
-    width: int
-    inputs: dict[int, Tensor] = field(default_factory=dict)
-    outputs: dict[int, Tensor] = field(default_factory=dict)
-    inner: dict[int, list[tuple[Module, Tensor]]] = field(default_factory=dict)
-    norms: list[tuple[Module, Tensor]] = field(default_factory=list)
-
-    def enter(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
-        value = _rows(self.width, args or kwargs.get("hidden_states"))
-        if value is not None:
-            self.inputs[index] = value
-
-    def inside(self, index: int, module: Module, args: Any, output: Any) -> None:
-        value = _rows(self.width, output)
-        if value is not None and value.shape == self.inputs[index].shape:
-            self.inner.setdefault(index, []).append((module, value))
-
-    def leave(self, index: int, module: Any, args: Any, output: Any) -> None:
-        value = _rows(self.width, output)
-        if value is not None:
-            self.outputs[index] = value
-
-    def norm(self, module: Module, args: Any, output: Any) -> None:
-        value = _rows(self.width, args)
-        if value is not None:
-            self.norms.append((module, value))
-
-    def hooks(self, model: Any, layers: Sequence[Module]) -> Iterator[Any]:
-        for index, layer in enumerate(layers):
-            yield layer.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True)
-            yield layer.register_forward_hook(partial(self.leave, index))
-            for module in layer.modules():
-                if module is not layer:
-                    yield module.register_forward_hook(partial(self.inside, index))
-        for module in model.modules():
-            if "norm" in type(module).__name__.lower():
-                yield module.register_forward_hook(self.norm)
-
-
 def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branches:
     """Find the branches of every layer in one forward of a prompt, which `run` runs."""
-    seen = _Forward(_width(model))
-    with hooked(seen.hooks(model, layers)):
+    rows = partial(_rows, _width(model))
+    #: What each module took and returned, in the order in which they returned.
+    seen: dict[Module, tuple[Tensor | None, Tensor | None]] = {}
+
+    def note(module: Module, args: Any, kwargs: Any, output: Any) -> None:
+        given = rows(args or kwargs.get("hidden_states"))
+        seen.setdefault(module, (given, rows(output)))
+
+    with hooked(m.register_forward_hook(note, with_kwargs=True) for m in model.modules()):
         run()
+    norms = [m for m in seen if "norm" in type(m).__name__.lower()]
     modules: dict[str, Module] = {}
-    for layer, output in seen.outputs.items():
-        pair = _adding_up(seen.inner.get(layer, ()), output - seen.inputs[layer], output)
-        if pair is not None:
-            modules[f"attention.{layer}"], modules[f"mlp.{layer}"] = pair
-        following = (module for module, value in seen.norms if torch.equal(value, output))
+    for at, layer in enumerate(layers):
+        before, after = seen.get(layer, (None, None))
+        if before is None or after is None:
+            continue
+        within = set(layer.modules()) - {layer}
+        returned = ((module, value) for module, (_, value) in seen.items() if module in within)
+        inner = [(m, value) for m, value in returned if value is not None]
+        room = _ADDS_UP * float(after.norm())
+        for (first, one), (second, two) in combinations(inner, 2):
+            if one.shape == two.shape == before.shape and (
+                float((one + two - (after - before)).norm()) <= room
+            ):
+                modules[f"attention.{at}"], modules[f"mlp.{at}"] = first, second
+                break
+        taken = ((norm, seen[norm][0]) for norm in norms)
+        following = (n for n, value in taken if value is not None and torch.equal(value, after))
         if (norm := next(following, None)) is not None:
-            modules[f"normed.{layer}"] = norm
+            modules[f"normed.{at}"] = norm
     return Branches(modules)
 
 
@@ -145,8 +120,9 @@ def collect_branch_values(
     sites = {Site.parse(name): value for name, value in reference.items()}
     observed: dict[Site, Tensor] = {}
     for site, value in sites.items():
-        step = None if site.run == "edited" else _of_run(site, value, runs)
-        for name, recorded in (step or {}).items():
+        own = (run for run in runs if site.step < len(run.branches) and run.gave(site, value))
+        run = None if site.run == "edited" else next(own, None)
+        for name, recorded in (run.branches[site.step] if run else {}).items():
             kind, _, layer = name.partition(".")
             where = replace(site, name=kind, layer=int(layer) if layer else None)
             of_this_site = (
@@ -157,31 +133,6 @@ def collect_branch_values(
             if of_this_site and not derived and where not in sites:
                 observed[where] = recorded.detach().cpu().clone()
     return {str(site): value for site, value in observed.items()}
-
-
-def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
-    """Return what was recorded in the forward that produced this value."""
-    for run in runs:
-        if site.step >= len(run.branches):
-            continue
-        expected = run.logits[site.step] if site.name == "logits" else None
-        if site.layer is not None:
-            expected = run.stream[site.step].get(site.layer)
-        if expected is not None and torch.equal(expected.cpu(), value):
-            step: Step = run.branches[site.step]
-            return step
-    return None
-
-
-def _adding_up(
-    inner: Sequence[tuple[Module, Tensor]], added: Tensor, output: Tensor
-) -> tuple[Module, Module] | None:
-    """Return the layer's two modules whose outputs add up to its update of the stream."""
-    room = _ADDS_UP * float(output.norm())
-    for (first, former), (second, two) in combinations(inner, 2):
-        if float((former + two - added).norm()) <= room:
-            return first, second
-    return None
 
 
 def _width(model: Any) -> int:

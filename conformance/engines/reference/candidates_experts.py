@@ -53,7 +53,9 @@ def along_experts(observed: Mapping[str, Tensor], run: Run, allowed: float) -> F
     found = decided(taken)
     while first := first_off(observed, found[1], allowed):
         for more, other in _others(found, first, taken, decided):
-            if _explains(first, first_off(observed, other[1], allowed)):
+            after = first_off(observed, other[1], allowed)
+            # All rows up to this one agree. A row that is merely closer may be so by chance.
+            if after is None or after.order > first.order:
                 taken, found = taken | more, other
                 break
         else:
@@ -80,13 +82,6 @@ def _others(
     for size in range(2, len(changing) + 1):
         for several in map(frozenset, combinations(changing, size)):
             yield several, decided({*taken, *several})
-
-
-def _explains(first: OffRow, after: OffRow | None) -> bool:
-    """Return whether this row agrees now, and all before it still do. A row that is merely closer
-    may be so by chance.
-    """
-    return after is None or after.order > first.order
 
 
 def _before(model: ReferenceModel, site: Site) -> Iterator[Decision]:

@@ -28,14 +28,14 @@ Entered = Callable[[Any], AbstractContextManager[None]]
 def definitions(module: Any) -> Mapping[str, Entered]:
     """Return the other definitions of this model, by name."""
     config = module.config.get_text_config()
-    found: dict[str, Entered] = {}
-    if config.model_type == "bloom":
-        found[VLLM_BLOOM] = _bloom
-    if config.model_type == "gpt_oss" and getattr(config, "swiglu_limit", 7.0) != _LIMIT:
-        found[VLLM_GPT_OSS] = _gpt_oss
-    if config.model_type == "gpt_bigcode":
-        found[VLLM_GPT_BIGCODE] = _gpt_bigcode
-    return found
+    match config.model_type:
+        case "bloom":
+            return {VLLM_BLOOM: _bloom}
+        case "gpt_oss" if getattr(config, "swiglu_limit", _LIMIT) != _LIMIT:
+            return {VLLM_GPT_OSS: _gpt_oss}
+        case "gpt_bigcode":
+            return {VLLM_GPT_BIGCODE: _gpt_bigcode}
+    return {}
 
 
 def _gpt_bigcode(module: Any) -> AbstractContextManager[None]:

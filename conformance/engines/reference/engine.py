@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,16 +27,17 @@ from conformance.engines.reference.branches import collect_branch_values, find
 from conformance.engines.reference.candidates_experts import Decisions, along_experts
 from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
+    CAP,
     REFERENCE_RUN,
     EnsembleMember,
+    has_sdpa,
     members,
     score_caps,
-    uncapped,
 )
 from conformance.engines.reference.expert_choice import routers
-from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
+from conformance.engines.reference.model import PromptRun, ReferenceModel
 from conformance.engines.traced import flatten_runs
-from conformance.engines.tree import follow, layer_path
+from conformance.engines.tree import exchanged, layer_path
 from conformance.runner.store import GroupFolder, event_log
 from conformance.spec import loose_json
 from conformance.spec.builtin.one_layer import ONE_LAYER
@@ -71,20 +71,17 @@ class ReferenceEngine:
         module = self.modules[torch.float32]
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
-        sdpa = bool(getattr(module, "_supports_sdpa", False))
-        self.ensemble = members(sdpa=sdpa and not score_caps(module))
+        self.ensemble = members(sdpa=has_sdpa(module))
         self.precisions = sorted(job.expect.get("precisions", Precision))
         self.members: dict[EnsembleMember, ReferenceModel] = {}
         self.scenario = ""
-        self.norms: tuple[float, ...] = ()
+        reference = self._probe(REFERENCE_RUN)
         self.norms = tuple(
-            float(rows.norm(dim=-1).median())
-            for rows in self._probe(REFERENCE_RUN).stream[0].values()
+            float(rows.norm(dim=-1).median()) for rows in reference.stream[0].values()
         )
         #: The relative distance that two float32 computations may have.
-        self.allowed = self._allowed(self._probe(REFERENCE_RUN))
-        self.others: Others | None = None
-        self.disagreement = self._disagreement(members(sdpa=sdpa))
+        self.allowed = self._allowed(reference)
+        self.disagreement = self._disagreement()
         self.fresh = self._logits()
 
     def _allowed(self, reference: PromptRun) -> float:
@@ -92,14 +89,16 @@ class ReferenceEngine:
         bf16 = self._probe(replace(REFERENCE_RUN, dtype=torch.bfloat16)).logits[0].float()
         return AGREEMENT * FINER * max(relative(bf16, reference.logits[0]), ROUNDING)
 
-    def _disagreement(self, ensemble: Sequence[EnsembleMember]) -> float:
+    def _disagreement(self) -> float:
         """Return the largest distance between the baseline runs in float32, where rounding explains
         little. A baseline run that computes something else would hide every fault.
         """
         distances = {}
-        with uncapped(self.modules[torch.float32]):
+        module = self.modules[torch.float32]
+        # Without the soft cap of the attention scores, eager and sdpa can be compared.
+        with exchanged(dict.fromkeys(score_caps(module)), CAP):
             reference = self._probe(REFERENCE_RUN)
-            for member in ensemble:
+            for member in members(sdpa=has_sdpa(module)):
                 logits = self._probe(replace(member, dtype=torch.float32)).logits[0]
                 distances[member.name] = relative(logits, reference.logits[0])
             allowed = self._allowed(reference)
@@ -136,41 +135,35 @@ class ReferenceEngine:
         return module
 
     def member(self, member: EnsembleMember) -> ReferenceModel:
-        self._weights(member)
         if member not in self.members:
             if member == REFERENCE_RUN:
-                model = self._model(member, None)
-                module = self._weights(member)
-                model.branches = find(
-                    module, list(follow(module, self.path)), lambda: self._probe(REFERENCE_RUN)
-                )
+                model = self._model(member)
+                model.branches = find(model.module, model.modules, lambda: self._probe(member))
             else:
-                self.others = self.others or Others(self.member(REFERENCE_RUN), self.allowed)
-                model = self._model(member, self.others)
+                model = self._model(member, self.member(REFERENCE_RUN))
             self.members[member] = model
         return self.members[member]
 
     def _model(
         self,
         member: EnsembleMember,
-        others: Others | None,
+        reference: ReferenceModel | None = None,
         anew: Decisions | None = None,
     ) -> ReferenceModel:
-        weights = self._weights(member)
-        return ReferenceModel(
-            weights, self.tokenizer, member, self.path, self.norms, others, anew=anew
-        )
+        given = (self._weights(member), self.tokenizer, member, self.path, self.norms)
+        return ReferenceModel(*given, reference, anew, self.allowed)
 
     def _anew(
         self, scenario: Scenario, case: Case, decisions: Decisions
     ) -> tuple[ReferenceModel, dict[str, Tensor]]:
         """Run the reference with ties decided the other way, and nothing reused."""
-        model = self._model(REFERENCE_RUN, None, decisions)
+        model = self._model(REFERENCE_RUN, anew=decisions)
         model.branches = self.member(REFERENCE_RUN).branches
         return model, self._member_run(model, scenario, case, case.forced)
 
     def group(self) -> Group:
         config = self.modules[torch.float32].config.get_text_config()
+        sealed = loose_json.mapping(self.job.checkpoint / SEAL)  # what the checkpoint was made from
         return Group(
             model=self.job.model.id,
             backend=self.job.column.id,
@@ -178,7 +171,7 @@ class ReferenceEngine:
                 "engine": "reference",
                 "device": self.modules[torch.float32].device.type,
                 "digest": self.job.digest,
-                "source": source_of(self.job.checkpoint),
+                "source": str(sealed.get("source", self.job.checkpoint)),
                 "layers": config.num_hidden_layers,
                 "width": config.hidden_size,
                 "stream": max(self.norms) / config.hidden_size**0.5,
@@ -201,13 +194,12 @@ class ReferenceEngine:
             self.scenario = scenario.name
             for model in self.members.values():
                 model.forget_parts()
-        model, others = self.member(REFERENCE_RUN), None
+        model = self.member(REFERENCE_RUN)
         require_layers(case, len(model.modules))
         model.parts.require(scenario.needs(case))
         if case.along:
             again = partial(self._anew, scenario, case)
             model, reference = along_experts(load_file(case.observed), again, self.allowed)
-            others = Others(model, self.allowed)
         else:
             reference = self._member_run(model, scenario, case, case.forced)
         forced = case.forced or continuation(reference, len(case.prompts))
@@ -215,7 +207,7 @@ class ReferenceEngine:
         auxiliary |= _ties(scenario, case, reference, model)
         found = _named("truth", reference) | _named("aux", auxiliary)
         for member in self._wanted(scenario, case):
-            run = self._model(member, others, {}) if others else self.member(member)
+            run = self._model(member, model, {}) if case.along else self.member(member)
             found |= _named(member.name, self._member_run(run, scenario, case, forced))
         if scenario.name not in (PROBING.name, ONE_LAYER.name):
             found |= self._defined_otherwise(scenario, case, forced)
@@ -230,7 +222,7 @@ class ReferenceEngine:
         for name, entered in definitions(module).items():
             member = replace(REFERENCE_RUN, name=f"{DEFINITION}{name}")
             if member not in self.members:
-                self.members[member] = self._model(member, None)
+                self.members[member] = self._model(member)
             with entered(module):
                 values = self._member_run(self.members[member], scenario, case, forced)
             found |= _named(member.name, values)
@@ -241,12 +233,8 @@ class ReferenceEngine:
         if scenario is PROBING:
             return self.ensemble
         narrow = case.key in self.job.float32_only
-        precisions = [Precision.FLOAT32] if narrow else list(map(Precision, self.precisions))
-        return [
-            member
-            for member in self.ensemble
-            if any(in_precision(member.name, precision) for precision in precisions)
-        ]
+        wanted = [Precision.FLOAT32] if narrow else list(map(Precision, self.precisions))
+        return [m for m in self.ensemble if any(in_precision(m.name, each) for each in wanted)]
 
     def _member_run(
         self,
@@ -319,7 +307,7 @@ def places(
     for place in {site.prompt for site in sites}:
         for name in ("stream", "logits"):
             given = [(s, v) for s, v in sites.items() if (s.prompt, s.name) == (place, name)]
-            ids = {tuple(run.ids.tolist()) for run in runs for s, v in given if _gave(run, s, v)}
+            ids = {tuple(run.ids.tolist()) for run in runs for s, v in given if run.gave(s, v)}
             if ids:
                 break
         own = set(prompts[place : place + 1])
@@ -327,25 +315,12 @@ def places(
     return found
 
 
-def _gave(run: PromptRun, site: Site, value: Tensor) -> bool:
-    """Return whether an observation is a stream or the logits of this run."""
-    if site.step >= len(run.logits):
-        return False
-    if site.name == "logits":
-        own: Tensor | None = run.logits[site.step]
-    else:
-        own = run.stream[site.step].get(-1 if site.layer is None else site.layer)
-    return own is not None and torch.equal(own.cpu(), value)  # observations are on the CPU
-
-
 def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
     """Load the checkpoint in one precision: its bf16 weights, and other values (rotary frequencies,
     an embedding's scale) as the definition computes them in that precision.
     """
     module = AutoModelForCausalLM.from_pretrained(
-        job.checkpoint,
-        dtype=dtype,
-        attn_implementation="eager",
+        job.checkpoint, dtype=dtype, attn_implementation="eager"
     )
     if (adapter := adapter_of(job.checkpoint)) is not None:
         from peft import PeftModel
@@ -356,11 +331,6 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     generate_greedily(module, tokenizer)
     return module
-
-
-def source_of(checkpoint: Path) -> str:
-    """Return what the checkpoint was made from, as its seal says."""
-    return str(loose_json.mapping(checkpoint / SEAL).get("source", checkpoint))
 
 
 def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn import Module
 
-from conformance.engines.tree import exchanged
 from conformance.spec.generated_tokens import FLOAT32_WAY
 
 #: The attribute of an attention module that caps its scores.
@@ -70,6 +68,6 @@ def score_caps(module: Module) -> dict[Any, float]:
     return {child: cap for child, cap in caps.items() if cap is not None}
 
 
-def uncapped(module: Module) -> AbstractContextManager[None]:
-    """Disable the soft cap of the attention scores, so that eager and sdpa can be compared."""
-    return exchanged(dict.fromkeys(score_caps(module)), CAP)
+def has_sdpa(module: Module) -> bool:
+    """Return whether sdpa computes what eager attention does."""
+    return bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)

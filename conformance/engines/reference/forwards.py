@@ -30,35 +30,22 @@ _SAME = 1e-4
 def other_forwards(model: Any, *, split: bool, fused: bool) -> Forwards:
     """Return the forwards of the modules that a baseline run computes differently.
 
-    They take the place of the modules' own forwards, so a hook or a trace reads and writes the
-    inputs and outputs of a module as it does in the reference.
-    """
-    splits = split_forwards(model) if split else {}
-    return {**splits, **(fused_forwards(model) if fused else {})}
-
-
-def split_forwards(model: Any) -> Forwards:
-    """Return forwards that compute each projection to the model's width, and experts, as the sum of
-    two halves, each rounded to the model's dtype.
+    With `split`, each projection to the model's width, and experts, are the sum of two halves, each
+    rounded to the model's dtype. With `fused`, norms, activations, gates and experts are computed
+    in float32, each with one rounding. They take the place of the modules' own forwards, so a hook
+    or a trace reads and writes the inputs and outputs of a module as it does in the reference.
     """
     width = model.config.get_text_config().hidden_size
-    forwards: dict[Module, Callable[..., Tensor]] = {}
-    for child in model.modules():
-        if is_experts(child):
-            forwards[child] = in_halves(child)
-        elif type(child) in {Linear, Conv1D} and len(_matrix(child)) == width:
-            forwards[child] = _added_in_halves(child)
-    return forwards
-
-
-def fused_forwards(model: Module) -> Forwards:
-    """Return forwards that compute norms, activations, gates and experts in float32, each with
-    one rounding.
-    """
     activations = {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()}
     forwards: dict[Module, Callable[..., Tensor]] = {}
     gates: dict[Module, _Gate] = {}
     for child in model.modules():
+        if split and is_experts(child):
+            forwards[child] = in_halves(child)
+        elif split and type(child) in {Linear, Conv1D} and len(_matrix(child)) == width:
+            forwards[child] = _added_in_halves(child)
+        if not fused:
+            continue
         if (norm := rms_norm(child)) is not None:
             forwards[child] = norm
         elif _is_gated(child):

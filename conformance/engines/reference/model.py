@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +27,6 @@ from conformance.engines.reference.expert_choice import (
     routers,
 )
 from conformance.engines.reference.forwards import Forwards, other_forwards
-from conformance.engines.reference.known import PrefillOutputs, count_unchanged_layers, same
 from conformance.engines.reference.places import (
     INPUTS,
     OUTPUTS,
@@ -42,13 +40,10 @@ from conformance.engines.reference.places import (
 from conformance.engines.reference.score_rules import eager, find_rules
 from conformance.engines.score_rule import FIELDS
 from conformance.engines.tree import exchanged, follow, hooked, reaches
-from conformance.spec.builtin.probe import PROBE
 from conformance.spec.direction import direction
 from conformance.spec.generated_tokens import FLOAT32_WAY
 from conformance.spec.programs.meaning import unit, without
-
-#: The number of prompts whose padded batches are kept: no run holds those rows otherwise.
-_PADDED = 8
+from conformance.spec.records import Site
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,15 @@ class PromptRun:
             for streams in self.stream
         ]
 
+    def gave(self, site: Site, value: Tensor) -> bool:
+        """Return whether an observation is a stream or the logits of this run."""
+        if site.step >= len(self.logits):
+            return False
+        own: Tensor | None = self.logits[site.step]
+        if site.name != "logits" or site.layer is not None:
+            own = self.stream[site.step].get(-1 if site.layer is None else site.layer)
+        return own is not None and torch.equal(own.cpu(), value)  # observations are on the CPU
+
     def goes_on(self, forced: Sequence[int], steps: int) -> bool:
         """Return whether this run starts with these steps: forced tokens first, then greedy ones.
         False for a prompt alone if the run was computed at once: edited runs must start with the
@@ -91,8 +95,8 @@ class PromptRun:
         """Return the first `steps` steps of this run."""
         if steps == len(self.tokens):
             return self
-        per_step = ("stream", "logits", "tokens", "branches", "parts", "experts", "ties")
-        return replace(self, **{name: getattr(self, name)[:steps] for name in per_step})
+        lists: dict[str, Any] = {k: v for k, v in vars(self).items() if isinstance(v, list)}
+        return replace(self, **{name: held[:steps] for name, held in lists.items()})
 
 
 @dataclass(frozen=True)
@@ -132,25 +136,17 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
         return forced
 
 
-#: The prompt's ids, the ids that follow, and the number of the reference's edited run (0: none).
+#: The prompt's ids, the ids that follow, and the number of the case's edited run (0: none).
 Generation = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
-@dataclass
-class Others:
-    """What baseline runs share: the reference's runs, and whether a generation's steps may be
-    computed at once. They may if the logits of a float32 baseline run were then within the relative
-    distance `allowed` of the reference's.
-    """
-
-    reference: ReferenceModel
-    allowed: float
-    agrees: dict[Generation, bool] = field(default_factory=dict)
-
-
 class ReferenceModel:
-    """The `model` object of a scenario's reference: the reference or one baseline run. Its members
-    are documented in `conformance.spec.authoring.Reference`.
+    """The `model` object of a scenario's reference: the reference or one baseline run, which is
+    held to the runs of its `reference`. Its members are documented in
+    `conformance.spec.authoring.Reference`.
+
+    Baseline runs may compute the steps of a generation at once if the logits of a float32 one were
+    then within the relative distance `allowed` of the reference's.
 
     If it runs each prompt `anew`, nothing is reused between calls of `run`: the ties of the call
     with this number (from 0) are decided the other way.
@@ -163,14 +159,18 @@ class ReferenceModel:
         member: EnsembleMember,
         layers: str,
         norms: tuple[float, ...],
-        others: Others | None = None,
+        reference: ReferenceModel | None = None,
         anew: Mapping[int, Collection[Tie]] | None = None,
+        allowed: float = 0.0,
     ) -> None:
         self.module = module
         self.anew = anew
         #: The runs of the current case, one for each call, if they are made anew.
         self.runs: list[PromptRun] = []
-        self.others = others
+        self.reference = reference
+        self.allowed = allowed
+        #: Whether the steps of a generation may be computed at once, as far as that was tried.
+        self.agrees: dict[Generation, bool] = {}
         self.tokenizer = tokenizer
         self.member = member
         self.modules = list(follow(module, layers))
@@ -186,15 +186,11 @@ class ReferenceModel:
         self._unedited: list[tuple[tuple[Any, ...], PromptRun]] = []
         #: The forwards of `every_logits` in the current case.
         self.prefills: list[PromptRun] = []
-        #: The edited runs of the current case; below, how many there were before it.
+        #: The edited runs of the current case.
         self.edited: list[PromptRun] = []
-        self._edited_before = 0
         # In bf16 ties are frequent; the judge allows for other experts there.
         self._choosing = blocks(self.modules) if member.dtype is torch.float32 else {}
         self._ids: dict[str, list[int]] = {}
-        self._known = PrefillOutputs(_PADDED if member.pad else sys.maxsize)
-        self._known.usable = anew is None
-        self._tried = anew is not None
         self._accepts = inspect.signature(module.forward).parameters
         # As in `generate`: with a large vocabulary, compute only the last token's logits.
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in self._accepts else {}
@@ -256,26 +252,22 @@ class ReferenceModel:
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
         changes = RunEdits(edits or {}, given or {}, at or {}, chosen or {})
-        if self.anew is not None:
-            self.runs.append(self._generate(ids, changes, steps, forced, parts))
-            if not changes.any:
-                self._unedited.append(((ids, *parts), self.runs[-1]))
-            return self.runs[-1]
-        if changes.any:
-            run = None
-            if not changes.elsewhere and not parts:
-                run = self._at_once(ids, forced, steps, changes.edits)
-            run = run or self._generate(ids, changes, steps, forced, parts)
-            self.edited.append(run)
-            return run
-        for (ids_run, *parts_run), run in self._unedited:
-            if ids_run == ids and set(parts) <= set(parts_run) and run.goes_on(forced, steps):
-                return run.first(steps)
-        if steps == 1 and parts and set(parts) <= set(self.readable):
-            parts = self.readable
-        run = None if parts else self._at_once(ids, forced, steps)
+        if self.anew is None and not changes.any:
+            for (ids_run, *parts_run), known in self._unedited:
+                if ids_run == ids and set(parts) <= set(parts_run) and known.goes_on(forced, steps):
+                    return known.first(steps)
+            if steps == 1 and parts and set(parts) <= set(self.readable):
+                parts = self.readable
+        run = None
+        if self.anew is None and not changes.elsewhere and not parts:
+            run = self._at_once(ids, forced, steps, changes.edits)
         run = run or self._generate(ids, changes, steps, forced, parts)
-        self._unedited.append(((ids, *parts), run))
+        if changes.any:
+            self.edited.append(run)
+        else:
+            self._unedited.append(((ids, *parts), run))
+        if self.anew is not None:
+            self.runs.append(run)
         return run
 
     def forget_parts(self) -> None:
@@ -343,46 +335,34 @@ class ReferenceModel:
         ids = torch.tensor([prompt], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
         run = PromptRun(ids=ids[0])
-        begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
-
-        def note(layer: int, stream: Tensor, output: Any) -> None:
-            if len(run.stream) == 1:
-                self._known.note(prompt, layer, stream, output)
-
-        with ExitStack() as stack:
-            choosing = {
-                module: block
-                for module, block in self._choosing.items()
-                if block.layer not in changes.router_inputs
-            }
-            routing = self._routing(run, prompt, forced[: steps - 1], steps, edited=changes.any)
-            stack.enter_context(routed(self.module, choosing, routing, rows))
-            stack.enter_context(exchanged(begun))
-            if changes.at:  # first, so that the recorded values include their changes
-                places = visited(self.module, self.modules, self.parts, changes.at, rows)
-                stack.enter_context(places)
-            stack.enter_context(
-                recorded_steps(
-                    self.module,
-                    self.modules,
-                    lambda count: [slice(rows if count > 1 else 0, count)],
-                    changes.edits,
-                    run.stream,
-                    run.logits,
-                    None if changes.any else note,
-                )
-            )
-            stack.enter_context(self._routed_by(changes.router_inputs))
-            if PATTERN in parts:
-                stack.enter_context(eager(self.module))
-            if parts:
-                visits = keeping_visits(self.modules, self.parts, parts, run.parts)
-                kept = visited(self.module, self.modules, self.parts, visits, rows)
-                stack.enter_context(kept)
-            if self.branches is not None and not changes.any:
-                watched = self.branches.recorded(self.module, self.modules, run.branches)
-                stack.enter_context(watched)
-            stack.enter_context(exchanged(self._forwards))
+        choosing = {
+            module: block
+            for module, block in self._choosing.items()
+            if block.layer not in changes.router_inputs
+        }
+        routing = self._routing(run, prompt, forced[: steps - 1], steps, edited=changes.any)
+        kept = keeping_visits(self.modules, self.parts, parts, run.parts)
+        recording = recorded_steps(
+            self.module,
+            self.modules,
+            lambda count: [slice(rows if count > 1 else 0, count)],
+            changes.edits,
+            run.stream,
+            run.logits,
+        )
+        with (
+            routed(self.module, choosing, routing, rows),
+            # Before the recording, so that the recorded values include these changes.
+            visited(self.module, self.modules, self.parts, changes.at, rows),
+            recording,
+            self._routed_by(changes.router_inputs),
+            eager(self.module) if PATTERN in parts else nullcontext(),
+            visited(self.module, self.modules, self.parts, kept, rows),
+            nullcontext()
+            if self.branches is None or changes.any
+            else self.branches.recorded(self.module, self.modules, run.branches),
+            exchanged(self._forwards),
+        ):
             tokens = {**dict(enumerate(forced)), **changes.chosen}
             if steps == 1 and not self.member.pad:
                 # A prefill alone needs nothing of what `generate` prepares, which takes as long.
@@ -414,11 +394,11 @@ class ReferenceModel:
         reference's run, so that a tie is decided alike.
         """
         number = len(self.runs)
-        if self.others is None:
+        if self.reference is None:
             otherwise = (self.anew or {}).get(number, ())
             find = self.member.name == REFERENCE_RUN.name
             return Routing((), otherwise, find_ties=find, choices=run.experts, ties=run.ties)
-        reference = self.others.reference
+        reference = self.reference
         if reference.anew is not None:
             held = reference.runs[number].experts if number < len(reference.runs) else []
         else:
@@ -431,19 +411,19 @@ class ReferenceModel:
         prompt: tuple[int, ...],
         forced: tuple[int, ...],
         steps: int,
-        edits: Mapping[int, Edit] | None = None,
+        edits: Mapping[int, Edit],
     ) -> PromptRun | None:
         """Run all steps in one forward, or return None if this member or the definition does not
         allow it. An edited run is compared with the reference's edited run of the same number.
         """
-        tokens = forced[: steps - 1]
-        if not self.member.at_once or self.others is None or steps == 1 or len(tokens) < steps - 1:
+        tokens, held_to = forced[: steps - 1], self.reference
+        if not self.member.at_once or held_to is None or steps == 1 or len(tokens) < steps - 1:
             return None
         number = len(self.edited) + 1 if edits else 0
-        reference = self.others.reference.along(prompt, tokens, steps, number)
-        generation = (prompt, tokens, self.others.reference.number(number))
+        reference = held_to.along(prompt, tokens, steps, number)
+        generation = (prompt, tokens, number)
         whole = self.member.dtype is torch.float32  # may try an untested generation
-        if reference is None or not self.others.agrees.get(generation, whole):
+        if reference is None or not held_to.agrees.get(generation, whole):
             return None
         ids = torch.tensor([prompt + tokens], device=self.module.device)
         inputs, mask, before = self._batch(ids)
@@ -451,7 +431,7 @@ class ReferenceModel:
         last = {"logits_to_keep": steps} if self._last else {}
         run = PromptRun(ids=ids[0, : len(prompt)], at_once=True)
         recording = recorded_steps(
-            self.module, self.modules, lambda _: rows, edits or {}, run.stream, run.logits
+            self.module, self.modules, lambda _: rows, edits, run.stream, run.logits
         )
         with recording, exchanged(self._forwards):
             if self.member.pad:  # `generate` computes the positions of padded rows
@@ -464,8 +444,8 @@ class ReferenceModel:
         if whole:
             pairs = zip(run.logits, reference.logits, strict=True)
             far = max(relative(own, other) for own, other in pairs)
-            self.others.agrees[generation] = far <= self.others.allowed
-        if not self.others.agrees[generation]:
+            held_to.agrees[generation] = far <= held_to.allowed
+        if not held_to.agrees[generation]:
             return None
         free = (int(row.argmax()) for row in run.logits[len(forced[:steps]) :])
         for token in (*forced[:steps], *free):
@@ -491,37 +471,10 @@ class ReferenceModel:
         same = (run.experts for run in self.prefills if run.ids.tolist() == list(prompt))
         return next(same, [])
 
-    def number(self, in_case: int) -> int:
-        """Return the number of an edited run of the current case among all cases'; 0 stays 0."""
-        return self._edited_before + in_case if in_case else 0
-
     def begin_case(self, prompts: tuple[str, ...]) -> None:
         """Start a case with these prompts."""
-        self._edited_before += len(self.edited)
+        self.agrees = {key: agree for key, agree in self.agrees.items() if not key[2]}
         self.prompts, self.edited, self.prefills, self.runs = prompts, [], [], []
-
-    def _begun(
-        self, prompt: tuple[int, ...], changes: RunEdits
-    ) -> Mapping[Any, Callable[..., Any]]:
-        """Return forwards that replay the layers before the first change."""
-        if not changes.any:
-            return {}
-        if not self._tried:
-            self._tried = True
-            self._try()
-        count = len(self.modules)
-        first = count_unchanged_layers(changes.edits, changes.router_inputs, changes.at, count)
-        return self._known.forwards(prompt, self.modules, first)
-
-    def _try(self) -> None:
-        """Disable reuse unless a run started in the middle ends as the whole run does, after
-        another prompt's run has changed what the modules keep.
-        """
-        middle = len(self.modules) // 2
-        unbroken = self.run(PROBE)
-        self.run(self.tokenize(PROBE)[::-1])
-        begun = self.run(PROBE, edits={middle: lambda stream, _: stream})
-        self._known.usable &= same(unbroken, begun)
 
     def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return the forced tokens after this prompt, if it is one of the case's prompts."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from conformance.engines.hf import HFEngine
-from conformance.engines.reference.ensemble import score_caps
+from conformance.engines.reference.ensemble import has_sdpa
 from conformance.engines.reference.forwards import Forwards, other_forwards
 from conformance.engines.traced import Probe
 from conformance.engines.tree import follow
@@ -65,8 +65,11 @@ class CheckedHF:
         half = HFEngine(replace(job, precision=Precision.BF16), self.reference.model.tokenizer)
         self.engines = {Precision.FLOAT32: self.reference, Precision.BF16: half}
         module = self.reference.model._module
-        self.sdpa = bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)
-        self.end = own_end(job)
+        self.ways = ways_of(module)
+        #: The ids at which the checkpoint itself ends a generation.
+        self.end: Any = None
+        with suppress(OSError):  # it may have no generation settings
+            self.end = GenerationConfig.from_pretrained(job.checkpoint).eos_token_id
         self.layers = dict(enumerate(follow(module, self.reference.path)))
         self.streams = {precision: self._streams(one) for precision, one in self.engines.items()}
         self.resident = user_file.resident()
@@ -94,16 +97,10 @@ class CheckedHF:
             "layers": config.num_hidden_layers,
             "width": config.hidden_size,
             "architecture": config.model_type,
-            "ways": [way.name for way in self.ways()],
+            "ways": [way.name for way in self.ways],
         }
         layout = self.reference.lm.layers.layout
         return replace(found, layout=layout, reason="", status=Status.OK, identity=identity)
-
-    def ways(self) -> tuple[Way, ...]:
-        """Return the baseline runs of this model; without sdpa, the others with eager attention."""
-        if self.sdpa:
-            return WAYS
-        return tuple(replace(way, attention="eager") for way in WAYS if way.name != "sdpa")
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
         """Return the probe's streams or, for a user's file, these by prefix. `precision:way|site`
@@ -131,7 +128,7 @@ class CheckedHF:
             self.reference.model._module, self.reference.path, seen.values
         )
         for precision, engine in self.engines.items():
-            for way in self.ways():
+            for way in self.ways:
                 if precision is Precision.FLOAT32 and way.name == "eager":
                     continue
                 values = self._baseline_values(engine, way, case, reference.keys())
@@ -192,6 +189,13 @@ class CheckedHF:
         pass
 
 
+def ways_of(module: Any) -> tuple[Way, ...]:
+    """Return the baseline runs of a model; without sdpa, the others with eager attention."""
+    if has_sdpa(module):
+        return WAYS
+    return tuple(replace(way, attention="eager") for way in WAYS if way.name != "sdpa")
+
+
 @contextmanager
 def computing(module: Any, way: Way) -> Iterator[None]:
     """Make the model compute as in this baseline run inside the with block."""
@@ -223,14 +227,6 @@ def _below_nnsight(forwards: Forwards) -> Iterator[None]:
 def _body(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a forward that drops the module, which nnsight passes as the first argument."""
     return lambda _, *args, **kwargs: forward(*args, **kwargs)
-
-
-def own_end(job: Job) -> Any:
-    """Return the ids at which the checkpoint itself ends a generation."""
-    try:
-        return GenerationConfig.from_pretrained(job.checkpoint).eos_token_id
-    except OSError:  # the checkpoint has no generation settings
-        return None
 
 
 def open_engine(job: Job) -> CheckedHF:

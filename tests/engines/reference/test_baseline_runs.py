@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from conformance.engines.reference.ensemble import EnsembleMember, members
+from conformance.engines.reference.ensemble import REFERENCE_RUN, EnsembleMember, members
 from conformance.engines.reference.expert_choice import routers
 from conformance.engines.reference.forwards import (
     in_halves,
@@ -19,7 +20,7 @@ from conformance.engines.reference.forwards import (
     rounded_once,
 )
 from conformance.engines.reference.model import ReferenceModel
-from conformance.engines.tree import exchanged
+from conformance.engines.tree import exchanged, layer_path
 from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
 from conformance.spec.generated_tokens import in_precision
 from conformance.spec.records import Precision
@@ -97,8 +98,6 @@ def test_the_formula_of_a_norm_is_measured(architecture: str, offset: float) -> 
 
 
 def module_of(config: Any) -> Any:
-    import importlib
-
     name = type(config).__module__.replace("configuration_", "modeling_")
     return importlib.import_module(name)
 
@@ -135,6 +134,21 @@ def test_a_router_is_given_something_else_and_its_experts_are_not(
     assert torch.equal(seen.stream[0][0], clean.stream[0][0])
     assert not torch.equal(seen.stream[0][1], clean.stream[0][1])
     assert torch.equal(reference.run(prompt).stream[0][1], clean.stream[0][1])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt"])
+@pytest.mark.parametrize("pad", [0, 4])
+def test_each_row_of_all_logits_is_what_the_prompt_up_to_there_gives(family: str, pad: int) -> None:
+    module = tiny.build(family, 2)
+    member = replace(REFERENCE_RUN, pad=pad)
+    model = ReferenceModel(module, tiny.tokenized, member, layer_path(module, 2), ())
+    ids = tiny.tokenized("prompt").input_ids
+    rows = model.every_logits("prompt")
+    assert rows.shape == (len(ids), tiny.VOCABULARY)
+    with torch.no_grad():
+        for end in range(1, len(ids) + 1):
+            alone = module(input_ids=torch.tensor([ids[:end]])).logits[0, -1]
+            assert torch.allclose(rows[end - 1], alone, atol=1e-5), end
 
 
 def test_every_precision_is_computed_in_several_ways() -> None:

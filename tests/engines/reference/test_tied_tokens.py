@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import Linear
-from transformers import MixtralConfig, MixtralForCausalLM
 
 from conformance.engines.reference.candidates_experts import along_experts
 from conformance.engines.reference.engine import places
 from conformance.engines.reference.ensemble import REFERENCE_RUN
 from conformance.engines.reference.expert_choice import Routing, blocks, routed
-from conformance.engines.reference.model import Others, PromptRun, ReferenceModel
+from conformance.engines.reference.model import PromptRun, ReferenceModel
+from tests.engines import tiny
 
 IDS, TIED = (5, 9, 11, 3, 7, 2), 3
 
 
 @pytest.fixture(scope="module")
-def mixture() -> MixtralForCausalLM:
+def mixture() -> Any:
     """The router of layer 1 scores two experts equally for one token."""
-    torch.manual_seed(0)
-    config = MixtralConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_local_experts=4,
-        num_experts_per_tok=1,
-        head_dim=8,
-        initializer_range=0.5,
-    )
-    model = MixtralForCausalLM(config).eval()
+    model = tiny.build("mixtral", num_experts_per_tok=1)
     router, inputs = model.model.layers[1].mlp.gate, []
     handle = router.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     with torch.no_grad():
         model(torch.tensor([IDS]))
         handle.remove()
-        token = inputs[0].reshape(-1, 16)[TIED]
+        token = inputs[0].reshape(-1, tiny.WIDTH)[TIED]
         best, other = (router.weight @ token).sort(descending=True).indices[:2]
         short = (router.weight[best] - router.weight[other]) @ token
         router.weight[other] += token * short / (token @ token)
@@ -113,7 +101,7 @@ def test_the_reference_takes_the_experts_that_a_candidate_took(mixture, other) -
     usual = values_of(reference(mixture, {}).run(IDS))
     assert not torch.allclose(usual["p0/s0/logits"], other["p0/s0/logits"], atol=1e-3)
     # A baseline run takes the same experts, whatever it would choose.
-    own = values_of(reference(mixture, {}, Others(model, 1e-5)).run(IDS))
+    own = values_of(reference(mixture, {}, model).run(IDS))
     torch.testing.assert_close(own["p0/s0/logits"], found["p0/s0/logits"])
 
 
