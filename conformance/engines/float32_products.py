@@ -8,7 +8,6 @@ TF32 unless Triton is configured before it compiles them.
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
 from typing import Any
 
 from conformance.spec.records import Precision
@@ -21,9 +20,7 @@ WHOLE = {
 }
 
 
-def whole_products(
-    precision: Precision, environment: MutableMapping[str, str] = os.environ
-) -> None:
+def whole_products(precision: Precision) -> None:
     """Make this process and its children multiply float32 as float32 if `precision` is float32. In
     bf16, keep the libraries' defaults.
     """
@@ -31,7 +28,7 @@ def whole_products(
         return
     import torch  # not at the top: engines in bf16 and some tests do not need torch here
 
-    environment.update(WHOLE)
+    os.environ.update(WHOLE)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 

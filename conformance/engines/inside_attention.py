@@ -219,17 +219,12 @@ def _rank_blocks(
 
 def counts(config: Any) -> tuple[int, int]:
     """Return the numbers of heads and of key heads in a config."""
-    return int(getattr(config, "num_attention_heads", None) or 0), _groups(config)
-
-
-def _groups(config: Any) -> int:
+    heads = int(getattr(config, "num_attention_heads", None) or 0)
     grouped = getattr(config, "new_decoder_architecture", False)
     if getattr(config, "multi_query", False) and not grouped:
-        return 1
-    for name in ("num_key_value_heads", "num_kv_heads", "num_attention_heads"):
-        if count := getattr(config, name, None):
-            return int(count)
-    return 0
+        return heads, 1
+    found = (getattr(config, name, None) for name in ("num_key_value_heads", "num_kv_heads"))
+    return heads, int(next(filter(None, found), heads))
 
 
 @torch.inference_mode()

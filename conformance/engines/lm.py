@@ -111,21 +111,6 @@ class TracedModel:
         """Raises RuntimeError on exit if the request had already finished."""
         raise Refused("a generation of transformers runs to its end: nobody can abort a prompt")
 
-    def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def log_probabilities(
-        self,
-        prompt: str,
-        *,
-        steps: int,
-        top: int,
-        temperature: float = 0.0,
-        seed: int | None = None,
-        processed: bool = False,
-    ) -> UntracedLogProbabilities:
-        raise Refused("this engine gives no log-probabilities")
-
     def clear_edits(self) -> None:
         self.model.clear_edits()
 

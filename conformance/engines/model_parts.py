@@ -70,11 +70,9 @@ class Parts:
         parts (long prompts) are models.yaml's to declare.
         """
         absent = [name for name in needs if not getattr(self, name, name)]
-        for name in absent:
-            if name in self.inside.why:
-                raise Refused(self.inside.why[name])
         if absent:
-            raise Refused(f"the model has no part called {' or '.join(absent)}")
+            why = (self.inside.why[name] for name in absent if name in self.inside.why)
+            raise Refused(next(why, f"the model has no part called {' or '.join(absent)}"))
 
 
 def require_layers(case: Case, layers: int) -> None:
@@ -118,14 +116,18 @@ def find_parts(
     module, and `ranks` the number of tensor-parallel ranks.
     """
     last = follow(module, layers)[-1]  # the first layers may have no experts
-    names = [name for name, _ in last.named_children()]
     above, _, _ = layers.rpartition(".")
-    beside = follow(module, above)
-    norms = [name for name, child in beside.named_children() if _is_norm(child)]
-    embedded = (name for name, child in module.named_modules() if _is_embedding(child))
+    beside = follow(module, above).named_children()
+    norms = [name for name, child in beside if "norm" in type(child).__name__.lower()]
+    embedded = (
+        name
+        for name, child in module.named_modules()
+        if "Embedding" in type(child).__name__
+        and isinstance(getattr(child, "weight", None), Tensor)
+    )
     embedding = next(embedded, "")
-    mlp = next((name for name in names if name in MLP), "")
-    attention = next((name for name in names if name in ATTENTION), "")
+    mlp, attention = _child(last, MLP), _child(last, ATTENTION)
+    router = _child(follow(last, mlp), ROUTER) if mlp else ""
     inside = LocatedParts()
     if attention:
         module_of = follow(last, attention)
@@ -135,33 +137,17 @@ def find_parts(
         norm=f"{above}.{norms[-1]}".lstrip(".") if norms else "",
         attention=attention,
         mlp=mlp,
-        router=next((f"{mlp}.{name}" for name in _children(last, mlp) if name in ROUTER), ""),
-        head=_head(module, layers) or embedding,
+        router=router and f"{mlp}.{router}",
+        # A child outside of the part that holds the layers; none if it shares embedding weights.
+        head=_child(module, set(HEAD) - {layers.split(".", maxsplit=1)[0]}) or embedding,
         vocabulary=vocabulary,
         inside=inside,
     )
 
 
-def _children(layer: Module, part: str) -> list[str]:
-    return [name for name, _ in follow(layer, part).named_children()] if part else []
-
-
-def _head(module: Module, layers: str) -> str:
-    """Return the head's path, or "" if it shares its weights with the embeddings. The head is a
-    child of the model outside of the part that holds the layers.
-    """
-    trunk = layers.split(".", maxsplit=1)[0]
-    return next((name for name, _ in module.named_children() if name in HEAD and name != trunk), "")
-
-
-def _is_norm(module: Module) -> bool:
-    return "norm" in type(module).__name__.lower()
-
-
-def _is_embedding(module: Module) -> bool:
-    return "Embedding" in type(module).__name__ and isinstance(
-        getattr(module, "weight", None), Tensor
-    )
+def _child(module: Module, names: Collection[str]) -> str:
+    """Return the name of the first child that is called so, or ""."""
+    return next((name for name, _ in module.named_children() if name in names), "")
 
 
 def floating(value: Any) -> Iterator[Tensor]:
@@ -182,7 +168,7 @@ def floating(value: Any) -> Iterator[Tensor]:
 def arguments(inputs: Any) -> list[Tensor]:
     """Return the floating-point tensors in a call's (positional, named) arguments, in order."""
     positional, named = inputs
-    return [*floating(tuple(positional)), *floating(dict(named))]
+    return list(floating((*positional, named)))
 
 
 def rows(value: Tensor) -> Tensor:
@@ -268,38 +254,37 @@ class TracedAttention(TracedPart):
         """Return the query, key, value or heads, by name."""
         place = self.places[part]
         module = follow(self.envoy, place.path)
-        held = arguments(module.inputs) if place.of_input else floating(module.output)
-        return place.read(next(iter(held)), self.own)
+        held = arguments(module.inputs)[0] if place.of_input else next(floating(module.output))
+        return place.read(held, self.own)
 
     def put(self, part: str, value: Tensor) -> None:
         """Make the layer continue with `value` as its query, key, value or heads."""
         place = self.places[part]
         module = follow(self.envoy, place.path)
-        held = module.inputs if place.of_input else module.output
-        old = arguments(held)[0] if place.of_input else next(floating(held))
-        changed = replace_tensor(held, old, place.write(old, self.own, value))
         if place.of_input:
-            module.inputs = changed
+            old = arguments(held := module.inputs)[0]
+            module.inputs = replace_tensor(held, old, place.write(old, self.own, value))
         else:
-            module.output = changed
+            old = next(floating(held := module.output))
+            module.output = replace_tensor(held, old, place.write(old, self.own, value))
+
+
+def _given_stream(inputs: Any) -> tuple[Tensor, ...]:
+    tensors = arguments(inputs)
+    return tuple(value for value in tensors if value.shape == tensors[0].shape)[:2]
 
 
 def stream_before(inputs: Any, layout: str) -> Tensor:
     """Return the residual stream [tokens, width] that a layer was called with: one tensor, or the
     sum of the two that the previous layer returned.
     """
-    tensors = arguments(inputs)
-    shape = tensors[0].shape
-    parts = tuple(value for value in tensors if value.shape == shape)[:2]
-    if len(parts) == 1:
-        return rows(parts[0])
-    return LAYOUTS[layout].read(parts)
+    parts = _given_stream(inputs)
+    return rows(parts[0]) if len(parts) == 1 else LAYOUTS[layout].read(parts)
 
 
 def passed_on(inputs: Any, layout: str) -> Any:
     """Return what a layer that does nothing would return, in this layout."""
-    tensors = arguments(inputs)
-    parts = [value.clone() for value in tensors if value.shape == tensors[0].shape][:2]
+    parts = [value.clone() for value in _given_stream(inputs)]
     if layout in {"dual", "full_plus_stale", "second"}:
         whole, rest = parts if len(parts) > 1 else (parts[0], parts[0].new_zeros(parts[0].shape))
         return (rest, whole) if layout == "second" and len(parts) == 1 else (whole, rest)

@@ -3,7 +3,7 @@
 # ruff: noqa: E402, F401 - imported for their effect: they are loaded, after the settings
 from __future__ import annotations
 
-from conformance.engines import set_environment
+from conformance.engines import import_present, require_forkable, set_environment
 
 set_environment()
 
@@ -15,7 +15,6 @@ import transformers.generation
 import conformance.engines.building.checkpoint_builder
 import conformance.engines.hf
 import conformance.engines.reference.engine
-from conformance.engines.forkable import import_present, require_forkable
 
 #: Modules that loading any model imports.
 import_present(

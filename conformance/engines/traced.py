@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,6 @@ class TracedLayers(Sequence[TracedLayer]):
             return [self[i] for i in range(self.size)[index]]
         envoy = follow(self.model, self.path)[range(self.size)[index]]
         return self.kind(envoy, self.layout, self.parts)
-
-    def __iter__(self) -> Iterator[TracedLayer]:
-        return (self[index] for index in range(self.size))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
@@ -91,10 +91,7 @@ class JobRun:
         #: Where the log of the present case, or of the load, begins.
         self.log_start = folder.log_size()
         self.log = process_state.log_file()
-
-    @cached_property
-    def roots(self) -> frames.Roots:
-        return frames.roots(*self.folders)
+        self.roots = frames.roots(*self.folders)
 
     def run(self) -> int:
         """Load the engine and run every case that has no outcome yet; return the exit status."""

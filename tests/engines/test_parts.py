@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -83,17 +82,6 @@ def test_the_lens_takes_the_rows_of_a_norm_that_returns_a_tuple() -> None:
     with torch.no_grad():
         found = TracedModel(model, layers, Probe((), ())).lens(rows)
     assert torch.allclose(found, expected[:, :10])
-
-
-def test_the_tokenizer_is_the_engine_s_own() -> None:
-    def tokenizer(text: str) -> Any:
-        return SimpleNamespace(input_ids=[len(text), 7])
-
-    model = SimpleNamespace(tokenizer=tokenizer)
-    lm = TracedModel(
-        model, TracedLayers(model, "", 0, "single", TracedLayer, Parts()), Probe((), ())
-    )
-    assert lm.tokenizer is tokenizer and lm.tokenize("abc") == [3, 7]
 
 
 def test_the_stream_before_a_layer_is_one_tensor_or_the_sum_of_two() -> None:

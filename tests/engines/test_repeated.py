@@ -7,13 +7,16 @@ import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
 from conformance.engines.probing.beside import kept_beside
 from conformance.engines.probing.repeated import repeats
+from conformance.engines.probing.watching import watched
 from conformance.engines.user_trace import vllm as checked
 from conformance.engines.vllm import client, engine
+from conformance.engines.vllm.inside.worker_rpc import packed, unpacked
 from conformance.spec.records import Backend, Column, Group, Job, Model
 
 
@@ -67,6 +70,21 @@ def test_a_prompt_that_its_neighbours_change_is_told_from_one_that_they_do_not()
         return rows(prompts)
 
     assert not kept_beside(refusing)
+
+
+def test_streams_come_out_of_an_engines_process_as_they_went_in() -> None:
+    """vLLM's core answers in msgpack, which gives back plain values and bytes only."""
+    layers = {index: torch.nn.Linear(4, 4).to(torch.bfloat16) for index in (2, 3)}
+    with watched(layers, "single") as streams:
+        value = torch.randn(5, 4, dtype=torch.bfloat16)
+        for layer in layers.values():
+            value = layer(value)
+    answer = msgspec.msgpack.decode(msgspec.msgpack.encode([packed(streams)]))
+    [found] = map(unpacked, answer)
+    assert list(found) == [2, 3]
+    for index, stream in streams.items():
+        assert found[index].dtype == torch.bfloat16
+        assert torch.equal(found[index], stream)
 
 
 def test_a_core_elsewhere_is_told_from_one_here() -> None:

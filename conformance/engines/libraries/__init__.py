@@ -160,11 +160,13 @@ class LibraryEngine:
     def _run(self, program: Program, *, active: bool) -> list[Mapping[Any, Any]]:
         """Run every trace and return what each prompt saved."""
         values: dict[tuple[int, int, int], Tensor] = {}
+
+        def direction(layer: int, seed: int = 0) -> Tensor:
+            return vector(self.probe, layer, seed).to(self.dtype)
+
         saved: list[Mapping[Any, Any]] = [{} for _ in program.prompts]
         for group in program.groups:
-            acts = [
-                Acts(program, prompt, values, self._direction, active=active) for prompt in group
-            ]
+            acts = [Acts(program, prompt, values, direction, active=active) for prompt in group]
             batch = self.batch(program, acts)
             batch.lengths = [len(self.library.tokenize(text)) for text in batch.prompts]
             with torch.no_grad():
@@ -177,9 +179,6 @@ class LibraryEngine:
         """Return the batch that the library runs for the prompts of one trace."""
         texts = [program.prompts[act.prompt] for act in acts]
         return PromptBatch(texts, [act.visits() for act in acts], program.steps)
-
-    def _direction(self, layer: int, seed: int = 0) -> Tensor:
-        return vector(self.probe, layer, seed).to(self.dtype)
 
     def prompt_ids(self, case: Case) -> Sequence[Sequence[int]]:
         return tuple(tuple(self.library.tokenize(prompt)) for prompt in case.prompts)

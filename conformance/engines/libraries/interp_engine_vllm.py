@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,13 +35,10 @@ class Write(NamedTuple):
     vector: Tensor
 
 
-class Told(PromptBatch):
-    """A batch whose visits only read rows after the run; its writes are data."""
-
+class VLLMInterpLibrary:
+    #: The writes of each prompt of the next batch, as data; its visits only read rows after it.
     writes: Sequence[Sequence[Write]] = ()
 
-
-class VLLMInterpLibrary:
     def __init__(self, job: Job) -> None:
         # Not at module level: this imports vLLM.
         from interp_engine import load_model
@@ -75,12 +72,11 @@ class VLLMInterpLibrary:
 
     def run(self, batch: PromptBatch) -> list[Ends]:
         """Run all prompts at once, then show each visit the rows that it would have seen."""
-        told = cast(Told, batch)
         points = {place: named(_POINTS, place, "interp-engine") for place in batch.places}
         for point in points.values():
             if reason := self.model.refuses(point):
                 raise Refused(reason)
-        answers = self._wait(self._all(told, list(points.values())))
+        answers = self._wait(self._all(batch, list(points.values())))
         for (_, alone), (_, rows, _) in zip(batch.each(), answers, strict=True):
             _show(alone, {place: rows[point] for place, point in points.items()})
         return [
@@ -88,8 +84,8 @@ class VLLMInterpLibrary:
             for tokens, _, logits in answers
         ]
 
-    async def _all(self, batch: Told, points: Sequence[str]) -> list[Any]:
-        each = zip(batch.prompts, batch.writes, strict=True)
+    async def _all(self, batch: PromptBatch, points: Sequence[str]) -> list[Any]:
+        each = zip(batch.prompts, self.writes, strict=True)
         return await asyncio.gather(
             *(self._one(text, writes, points, batch.steps) for text, writes in each)
         )
@@ -141,7 +137,7 @@ def _show(alone: PromptBatch, rows: Mapping[Place, Tensor]) -> None:
             alone.pass_by(place, rows[place][None, own])
 
 
-def _told(act: Acts) -> list[Write]:
+def _writes_of(act: Acts) -> list[Write]:
     """Return a prompt's writes as data. Raises Refused for what the library cannot express."""
     writes = []
     for place, members in act.by_place().items():
@@ -173,14 +169,11 @@ def _vector(act: Acts, operation: Operation) -> Tensor:
 class VLLMInterpEngine(LibraryEngine):
     library: VLLMInterpLibrary
 
-    def batch(self, program: Program, acts: Sequence[Acts]) -> Told:
-        writes = [_told(act) for act in acts]
+    def batch(self, program: Program, acts: Sequence[Acts]) -> PromptBatch:
+        self.library.writes = [_writes_of(act) for act in acts]
         for act in acts:
             act.active = False  # the rows that its visits will see already contain the writes
-        plain = super().batch(program, acts)
-        told = Told(plain.prompts, plain.visits, plain.steps)
-        told.writes = writes
-        return told
+        return super().batch(program, acts)
 
     def close(self) -> None:
         self.library.close()

@@ -16,11 +16,8 @@ def repeats(outputs: Callable[[], Any]) -> bool:
     False if there are no tensors. Batches of different sizes may still differ: on a GPU the kernel
     depends on the number of rows.
     """
-
-    def tensors() -> list[Tensor]:
-        return [tensor.clone() for tensor in tensors_in(outputs())]
-
-    return same_bits(tensors(), tensors())
+    first = [tensor.clone() for tensor in tensors_in(outputs())]
+    return same_bits(first, tensors_in(outputs()))
 
 
 #: The largest relative distance between two computations that need not be bitwise the same; an

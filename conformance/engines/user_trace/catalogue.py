@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines.structure import replace_tensor
 from conformance.engines.tree import follow, hooked
 from conformance.engines.user_trace.sequences import ENTRY, entering
 from conformance.spec.records import Site
@@ -49,20 +50,16 @@ def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, 
     found: dict[str, Tensor] = {}
     sites = {Site.parse(key): value for key, value in seen.items()}
     sequences = _tokens(sites)
-    first: dict[tuple[tuple[int, ...], ...], int] = {}
+    first: dict[str, int] = {}
     for sequence, steps in sequences.items():
-        if first.setdefault(_known_by(steps), sequence) == sequence:
+        if first.setdefault(str(steps), sequence) == sequence:
             _add(found, _forward(module, path, steps), sequence)
     for sequence, steps in sequences.items():
         streams = _joined(sites, "stream", sequence, steps)
-        if streams and _wrote(sites, found, sequence, first[_known_by(steps)]):
+        if streams and _wrote(sites, found, sequence, first[str(steps)]):
             entry = _joined(sites, ENTRY, sequence, steps).get(None)
             _add(found, _forward(module, path, steps, streams, entry), sequence)
     return found
-
-
-def _known_by(steps: list[list[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, steps))
 
 
 def _add(found: dict[str, Tensor], values: Mapping[str, Tensor], sequence: int) -> None:
@@ -118,8 +115,9 @@ def _tokens(seen: Sites) -> dict[int, list[list[int]]]:
 
 @dataclass
 class _Notes:
-    """What hooks record in one forward over all tokens of a sequence. `left` [tokens, width]
-    replaces the stream after each of these layers, `entry` the stream before the first.
+    """What hooks record in one forward over all tokens of a sequence; `parts` are each step's.
+    `left` [tokens, width] replaces the stream after each of these layers, `entry` the stream before
+    the first.
     """
 
     path: str
@@ -148,14 +146,15 @@ class _Notes:
     def enter(self, _: Module, args: Any, kwargs: Mapping[str, Any]) -> Any:
         given = entering(args, kwargs, 3)
         self.stream(ENTRY, given)
-        return _given(args, kwargs, given, self.entry)
+        return _replaced((args, kwargs), given, self.entry)
 
     def after(self, name: str, child: Module, args: Any, kwargs: Any, output: Any) -> Any:
         self.module(name, "input", args or tuple(kwargs.values()))
         self.module(name, "output", output)
         if child in self.layers:
             self.stream(f"stream.{self.layers[child]}", output)
-        return _going_on(output, (self.left or {}).get(self.layers.get(child, -1)))
+        stream = output[0] if isinstance(output, tuple) else output
+        return _replaced(output, stream, (self.left or {}).get(self.layers.get(child, -1)))
 
 
 def _forward(
@@ -168,7 +167,9 @@ def _forward(
     """Return what one forward over all tokens computes. Keys hold a placeholder for the number."""
     ids = torch.tensor([id_ for step in steps for id_ in step])
     layers = {layer: index for index, layer in enumerate(follow(module, path))}
-    notes = _Notes(path, _parts(steps), layers, left, entry)
+    ends = accumulate(map(len, steps))
+    parts = [slice(end - len(step), end) for step, end in zip(steps, ends, strict=True)]
+    notes = _Notes(path, parts, layers, left, entry)
     handles = [
         child.register_forward_hook(partial(notes.after, name), with_kwargs=True)
         for name, child in module.named_modules()
@@ -181,12 +182,6 @@ def _forward(
     return notes.found
 
 
-def _parts(steps: list[list[int]]) -> list[slice]:
-    """Return the slice of all tokens that belongs to each step."""
-    ends = list(accumulate(map(len, steps)))
-    return [slice(end - len(step), end) for step, end in zip(steps, ends, strict=True)]
-
-
 def _rows(value: Any, count: int) -> Tensor | None:
     """Return [tokens, width] of a module's input or output for one prompt of `count` tokens."""
     value = value[0] if isinstance(value, (tuple, list)) and value else value
@@ -194,23 +189,10 @@ def _rows(value: Any, count: int) -> Tensor | None:
     return value[0].detach().cpu() if fits and value.is_floating_point() else None
 
 
-def _given(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Any, rows: Tensor | None
-) -> Any:
-    """Return a layer's arguments with `rows` [tokens, width] as the stream, or None to keep them,
-    also if the shapes differ.
+def _replaced(held: Any, stream: Any, rows: Tensor | None) -> Any:
+    """Return a layer's arguments or output with `rows` [tokens, width] as the stream, or None to
+    keep them, also if the shapes differ.
     """
     if rows is None or not isinstance(stream, Tensor) or stream.shape != (1, *rows.shape):
         return None
-    other = rows[None].to(stream)
-    changed = {key: other if value is stream else value for key, value in kwargs.items()}
-    return tuple(other if value is stream else value for value in args), changed
-
-
-def _going_on(output: Any, stream: Tensor | None) -> Any:
-    """Return a layer's output with this stream [tokens, width] in it, or None to keep it."""
-    if stream is None:
-        return None
-    if isinstance(output, tuple):
-        return (stream[None].to(output[0]), *output[1:])
-    return stream[None].to(output)
+    return replace_tensor(held, stream, rows[None].to(stream))

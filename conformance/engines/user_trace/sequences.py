@@ -171,7 +171,4 @@ def end_on_vllm(worker: Any) -> bytes:
 
 def unpacked(answers: list[bytes]) -> dict[str, Tensor]:
     """Return what all processes of an engine recorded."""
-    found: dict[str, Tensor] = {}
-    for answer in answers:
-        found |= from_bytes(answer)
-    return found
+    return {site: rows for answer in answers for site, rows in from_bytes(answer).items()}

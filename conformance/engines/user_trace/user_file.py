@@ -91,10 +91,8 @@ class Functions:
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
-        self._found: dict[str, Function | Exception] = {}
-        for case in cases:
-            if case.scenario == USER_TRACE.name:
-                self._found[case.key] = _imported(case)
+        users = (case for case in cases if case.scenario == USER_TRACE.name)
+        self._found: dict[str, Function | Exception] = {c.key: _imported(c) for c in users}
 
     def of(self, case: Case) -> Function:
         """Return the case's function. Raises what importing its file raised."""
@@ -194,7 +192,8 @@ def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterato
                 if layered
                 else replace(site, name=f"{site.name}_{slug(str(key))}")
             )
-            yield from _walk(f"{way}[{json.dumps(_key(key))}]", part, where, stepped=stepped)
+            name = json.dumps(key if isinstance(key, int) else str(key))
+            yield from _walk(f"{way}[{name}]", part, where, stepped=stepped)
     elif isinstance(value, (list, tuple)) and not _is_vector(value):
         for index, part in enumerate(value):
             where = (
@@ -212,10 +211,6 @@ def _is_vector(value: Sequence[Any]) -> bool:
     if not all(isinstance(part, (int, float)) for part in value):
         return False
     return isinstance(value, list) or len({isinstance(part, float) for part in value}) < 2
-
-
-def _key(key: Any) -> int | str:
-    return key if isinstance(key, int) else str(key)
 
 
 def _tensor(value: Any, site: Site) -> Tensor:

@@ -29,7 +29,9 @@ class CheckedVLLM(VLLMEngine):
         """Return by site the function's values and, as `layers|site`, what the layers computed."""
         function = self.functions.of(case)
         model = self.lm if case.options["function"] == "trace" else self.model
-        self._everywhere(bound_process, user_file.room_for(self.job))
+        room = user_file.room_for(self.job)
+        # An endless allocation by a block must fail in the engine's processes too.
+        self._everywhere(lambda _: user_file.bound_memory(room))
         try:
             with user_file.bounded_memory(self.job):
                 return self.with_hooks(lambda: self._seen(function, model, case.prompts))
@@ -66,7 +68,7 @@ class CheckedVLLM(VLLMEngine):
 
     def _resident(self) -> list[int]:
         """Return the resident memory of every process of the engine, in bytes."""
-        return self._everywhere(resident)
+        return self._everywhere(lambda _: user_file.resident())
 
     def close(self) -> None:
         """Exit at once: all observations are written, and an orderly shutdown of vLLM takes seconds
@@ -80,16 +82,6 @@ class CheckedVLLM(VLLMEngine):
         """Run this function in every worker process of the engine and return the results."""
         engine = self.model.vllm_entrypoint.llm_engine
         return list(engine.collective_rpc(function, args=args))
-
-
-def resident(worker: Any) -> int:
-    """Return the resident memory of an engine's process in bytes."""
-    return user_file.resident()
-
-
-def bound_process(worker: Any, room: int) -> None:
-    """Make an endless allocation by a block fail in an engine's process."""
-    user_file.bound_memory(room)
 
 
 def open_engine(job: Job) -> CheckedVLLM:

@@ -20,7 +20,7 @@ from nnsight.tracing.util import push
 
 from conformance.engines.probing import beside
 from conformance.engines.vllm import client
-from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.engines.vllm.engine import VLLMEngine, VLLMModel
 from conformance.engines.vllm.requests import NOT_ABORTED, name_adapter
 from conformance.spec.records import Job
 
@@ -147,10 +147,8 @@ async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any
 
 class AsyncEngine(VLLMEngine):
     kind = AsyncModel
+    mode = "async"
     at_once = staticmethod(beside.from_clients)
-
-    def load(self) -> Any:
-        return load(self.job, mode="async")
 
 
 def open_engine(job: Job) -> AsyncEngine:

@@ -179,7 +179,7 @@ class VLLMModel(TracedModel):
         return found
 
 
-def load(job: Job, mode: str = "sync") -> Any:
+def load(job: Job, mode: str) -> Any:
     """Load nnsight's VLLM in one of its modes. Raises Refused with vLLM's message."""
     backend = job.backend
     patches.apply(PatchPlace.CLIENT)
@@ -198,9 +198,8 @@ def load(job: Job, mode: str = "sync") -> Any:
             "async_scheduling": False,
             "max_logprobs": -1,
         }
-        asked = asked_for(job) | requests.adapter_arguments(job.checkpoint)
-        arguments = usual | room_for(job) | asked | dict(backend.options)
-        kind = requests.model_class(job.checkpoint)
+        kind, adapted = requests.model_class(job.checkpoint)
+        arguments = usual | room_for(job) | asked_for(job) | adapted | dict(backend.options)
         return kind(str(job.checkpoint), dispatch=True, mode=mode, **arguments)
     except Exception as error:
         known: Exception | None = refused(error)
@@ -246,12 +245,14 @@ class VLLMEngine:
     """The engine on vLLM's `LLM`; other front ends derive from it."""
 
     kind: type[VLLMModel] = VLLMModel
+    #: nnsight's mode of the engine.
+    mode = "sync"
     #: Reads the streams of several prompts at once.
     at_once = staticmethod(beside.in_one_trace)
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model = self.load()
+        self.model: Any = self.load()
         self.path = ""
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         self.ranks = self._traced(0).rpc("conformance_identity")
@@ -274,13 +275,20 @@ class VLLMEngine:
             ranks=job.backend.tensor,
         )
         self.lm = self._traced(count, self.settled.layout, parts)
-        self.repeats = self._repeats(count)
-        self.kept_beside = self._kept_beside()
+        on_cpu = self.ranks[0]["device"] == "cpu"
+        here = client.core_here(self.model.vllm_entrypoint) is not None
+        # On a CPU, results are the same in batches of any size.
+        asked = here and not (self.obstacle or on_cpu)
+        self.repeats = asked and repeats(lambda: self._outputs(count))
+        self.exact = on_cpu or self.repeats
+        # The settings of a case may leave too little memory.
+        measured = self.exact and not (self.obstacle or job.settings)
+        self.kept_beside = measured and beside.kept_beside(partial(type(self).at_once, self.lm))
         self.hooks = 0
 
     def load(self) -> Any:
         """Return nnsight's model with an engine behind it."""
-        return load(self.job)
+        return load(self.job, self.mode)
 
     def front(self) -> str:
         """Return the name of the front end that takes the requests."""
@@ -313,28 +321,7 @@ class VLLMEngine:
         if self.obstacle or self.ranks[0]["prefix_caching"]:
             return True
         self.lm.rpc("conformance_begin")  # replaces nan that a block left in the caches
-        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=self._exact)
-
-    def _repeats(self, count: int) -> bool:
-        """Return whether a trace on a GPU is bitwise reproducible. False on a CPU, where results
-        are the same in batches of any size.
-        """
-        if self.obstacle or self.ranks[0]["device"] == "cpu":
-            return False
-        here = client.core_here(self.model.vllm_entrypoint) is not None
-        return here and repeats(lambda: self._outputs(count))
-
-    @property
-    def _exact(self) -> bool:
-        return self.ranks[0]["device"] == "cpu" or self.repeats
-
-    def _kept_beside(self) -> bool:
-        """Return whether batching leaves a prompt's bits unchanged. Not measured, and False, if no
-        trace runs, the engine is not reproducible, or the settings may leave too little memory.
-        """
-        if self.obstacle or self.job.settings or not self._exact:
-            return False
-        return beside.kept_beside(partial(type(self).at_once, self.lm))
+        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=self.exact)
 
     def group(self) -> Group:
         # Report only values that are equal on every rank; others would misrepresent the engine.

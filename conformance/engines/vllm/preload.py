@@ -3,7 +3,7 @@
 # ruff: noqa: E402, F401 - imported for their effect, after vLLM's settings
 from __future__ import annotations
 
-from conformance.engines import set_environment
+from conformance.engines import import_present, require_forkable, set_environment
 from conformance.engines.vllm import client, patches
 
 # Before vLLM, which reads its environment when imported.
@@ -13,7 +13,6 @@ client.import_everything()
 from vllm.platforms import current_platform
 
 import conformance.engines.vllm.engine
-from conformance.engines.forkable import import_present, require_forkable
 
 if current_platform.is_cpu():
     import_present(client.OPENING)

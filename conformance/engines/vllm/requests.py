@@ -22,13 +22,6 @@ _adapters: list[Any] = []
 NOT_ABORTED = "the request had ended before it could be aborted"
 
 
-def adapter_arguments(checkpoint: Path) -> dict[str, Any]:
-    """Return vLLM's arguments for an engine that loads the checkpoint's adapter, if any."""
-    if adapter_of(checkpoint) is None:
-        return {}
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": _MOST_RANK}
-
-
 def name_adapter() -> dict[str, Any]:
     """Return vLLM's keywords that name the adapter in a request, if there is one."""
     return {"lora_request": _adapters[0]} if _adapters else {}
@@ -42,15 +35,17 @@ class AdaptedVLLM(VLLM):  # type: ignore[misc]
         return super()._batch(named, fn)
 
 
-def model_class(checkpoint: Path) -> Any:
-    """Return the class of nnsight's model for a checkpoint with or without an adapter."""
+def model_class(checkpoint: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the class of nnsight's model for a checkpoint with or without an adapter, and vLLM's
+    arguments for the adapter.
+    """
     adapter = adapter_of(checkpoint)
     if adapter is None:
-        return VLLM
+        return VLLM, {}
     from vllm.lora.request import LoRARequest
 
     _adapters[:] = [LoRARequest("adapter", 1, str(adapter))]
-    return AdaptedVLLM
+    return AdaptedVLLM, {"enable_lora": True, "max_loras": 1, "max_lora_rank": _MOST_RANK}
 
 
 @contextmanager

@@ -67,11 +67,11 @@ def test_of_several_stages_the_engine_is_asked_on_one(monkeypatch: pytest.Monkey
 
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(engine.patches, "apply", lambda *_, **__: None)
-    monkeypatch.setattr(engine.requests, "model_class", lambda _: refuse)
+    monkeypatch.setattr(engine.requests, "model_class", lambda _: (refuse, {}))
     monkeypatch.setattr(engine, "room_for", lambda _: {})
     monkeypatch.setattr(without_nnsight, "own_error", lambda error, path, how: asked.append(how))
     column = Column(Backend("two", "vllm", pipeline=2))
     job = Job("x:y", Model("m", "qwen2", ()), column, Path(), Path(), Path(), ())
     with pytest.raises(ValueError, match="max_window_layers"):
-        engine.load(job)
+        engine.load(job, "sync")
     assert [how["pipeline_parallel_size"] for how in asked] == [1]

@@ -46,14 +46,6 @@ def pipeline_place() -> tuple[int, int]:
     return group.rank_in_group, group.world_size
 
 
-def _served(runner: Any, stages: int) -> str:
-    """Return what carries values between stages: "none", nnsight ("native") or the "relay"."""
-    if stages > 1 and getattr(runner, "relay", None) is not None:
-        return "relay"
-    native = stages > 1 and getattr(runner, "nnsight_pp", None) is not None
-    return "native" if native else "none"
-
-
 def identity(worker: Any) -> dict[str, Any]:
     """Return facts about the engine as seen from one rank, as plain values."""
     from vllm.distributed.parallel_state import get_tp_group
@@ -61,6 +53,9 @@ def identity(worker: Any) -> dict[str, Any]:
     runner = worker.model_runner
     config = runner.vllm_config
     (stage, stages), tensor = pipeline_place(), get_tp_group()
+    # What carries values between stages: the relay or nnsight itself.
+    carriers = {"relay": "relay", "nnsight_pp": "native"} if stages > 1 else {}
+    served = (word for name, word in carriers.items() if getattr(runner, name, None) is not None)
     groups = [group for kind in getattr(runner, "attn_groups", ()) for group in kind]
     return {
         "pid": os.getpid(),
@@ -80,7 +75,7 @@ def identity(worker: Any) -> dict[str, Any]:
         "layers": _layers_held(runner, stage, stages),
         "total_layers": int(runner.model_config.get_total_num_hidden_layers()),
         "vocabulary": int(runner.model_config.get_vocab_size()),
-        "served": _served(runner, stages),
+        "served": next(served, "none"),
         "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
         # vLLM's names of the backends of this process's layers.
         "attention": sorted({str(group.backend.get_name()) for group in groups}),
