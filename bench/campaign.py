@@ -14,8 +14,7 @@ one.
 With --folder what was tried is kept in it, and a later call goes on after it. `--at-once 2` tries
 every second trial beside the others, each half with processes and a /dev/shm of its own
 (unshare; root alone may), so that none takes another's files for its own or ends what another's
-run has left. `--part 2/8` tries every eighth from the second and nothing else; `--lock FILE` holds
-that file's lock during trials, and gives it up every two minutes: for several machines or users.
+run has left. `--part 2/8` tries every eighth from the second and nothing else.
 
 The 204 trials that are the default take a little more than an hour, and half of that two at once.
 """
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -49,9 +47,6 @@ GONE = 60.0
 
 #: Where a run has its folder when the path to a trial's own is too long for a socket.
 SHORT = Path("/tmp")
-
-#: After so many seconds others have their turn.
-TURN = 120.0
 
 #: What trials are on: mostly what starts in seconds, for nearly all that can be lost is the run's
 #: own, and what has processes of its own: engines, and a cluster.
@@ -140,23 +135,6 @@ def _forgotten(path: Path) -> bool:
     return path.exists()
 
 
-class Turn:
-    """This program's turn on a machine that it shares, by a file's lock."""
-
-    def __init__(self, lock: Path | None) -> None:
-        self.file = lock.open("a") if lock is not None else None
-        self.until = 0.0
-
-    def take(self) -> None:
-        """Wait for it, and let others have theirs where it has been long."""
-        if self.file is None or time.monotonic() < self.until:
-            return
-        fcntl.flock(self.file, fcntl.LOCK_UN)
-        time.sleep(0.5)
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-        self.until = time.monotonic() + TURN
-
-
 def _place(folder: Path, mark: str, checkpoints: Path | None) -> Place:
     """An empty one, but for the checkpoints, which no trial is about."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -200,15 +178,13 @@ def _timed(place: Place, backend: str) -> dict[str, float]:
     return seconds
 
 
-def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict[str, str]:
+def run(trials: Sequence[Trial], folder: Path) -> dict[str, str]:
     """What came of each trial, by its number and words."""
     kept = folder / "tried.json"
     tried: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
-    turn = Turn(lock)
     for trial in trials:
         if trial.name in tried:
             continue
-        turn.take()
         begun = time.monotonic()
         whole = _whole(folder, trial.backend)
         place = _place(folder / "trial", f"{os.getpid()}-{trial.number}", whole.checkpoints)
@@ -290,7 +266,7 @@ def main(given: argparse.Namespace) -> int:
         else:
             part, parts = map(int, given.part.split("/"))
             trials = trials[part - 1 :: parts]
-            tried = run(trials, folder.absolute(), given.lock)
+            tried = run(trials, folder.absolute())
         text, lost = table(trials, tried)
         untried = sum(trial.name not in tried for trial in trials)
         print(text + (f"\n{untried} were not tried" if untried else ""))
@@ -305,7 +281,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", action="append")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--lock", type=Path)
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--at-once", type=int, default=1)
     return parser

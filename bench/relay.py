@@ -34,19 +34,15 @@ from conformance.runner.planning import plan
 from conformance.spec.checkpoints import cache_folder, locate
 from conformance.spec.inputs import manifest
 
-PROGRAMS = (
-    "bench_nothing",
-    "bench_read_all",
-    "bench_cross_write",
-    "bench_writes_two_prompts",
-)
+#: Programs of bench/relay_real.py.
+PROGRAMS = ("touches_nothing", "reads_all_layers", "writes_across_stages", "writes_two_prompts")
 
 #: What the ratio to one stage, by medians, must not exceed.
 BARS = {
-    ("llama", "bench_read_all"): 1.4,
-    ("llama", "bench_writes_two_prompts"): 1.7,
-    ("smollm2-135m", "bench_read_all"): 1.15,
-    ("smollm2-135m", "bench_writes_two_prompts"): 1.15,
+    ("llama", "reads_all_layers"): 1.4,
+    ("llama", "writes_two_prompts"): 1.7,
+    ("smollm2-135m", "reads_all_layers"): 1.15,
+    ("smollm2-135m", "writes_two_prompts"): 1.15,
 }
 
 
@@ -64,7 +60,7 @@ def measure(engines: dict[str, Engine], program: str, rounds: int) -> dict[str, 
         for name, engine in engines.items():
             time.sleep(IDLE)
             for number in range(2 + rounds // TURNS):
-                seconds = engine.run(program)
+                seconds = engine.run("timed", program)
                 if number >= 2:
                     times[name].append(seconds)
     return times
@@ -200,16 +196,14 @@ def main(arguments: Any) -> int:
             measured = ratio(times, "one stage", "two stages")
             words, held = judged(measured, BARS.get((arguments.model, program)))
             missed += not held
-            print(line(program.removeprefix("bench_"), times, "one stage", "two stages"), end="")
+            print(line(program.replace("_", " "), times, "one stage", "two stages"), end="")
             print(f"   {(after[1] - before[1]) / steps:8.0f} bytes a step", end="")
             print(words, flush=True)
             times = measure({"in process": alone, "two stages": two}, program, arguments.rounds)
             print(line("", times, "in process", "two stages"), flush=True)
         named = {"plain": plain, "relay": two, "one stage": one, "in process": alone}
         for low, high in (("plain", "relay"), ("one stage", "plain"), ("in process", "plain")):
-            times = measure(
-                {low: named[low], high: named[high]}, "bench_untraced", arguments.rounds
-            )
+            times = measure({low: named[low], high: named[high]}, "no_block", arguments.rounds)
             print(line("no block", times, low, high), flush=True)
     finally:
         lab.close()

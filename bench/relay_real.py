@@ -142,6 +142,23 @@ def writes_across_stages(model: Any) -> None:
     assert len(logits) == STEPS
 
 
+def writes_two_prompts(model: Any) -> None:
+    layers, ids = model.model.layers, model.tokenizer(PROMPT).input_ids
+    with model.trace(temperature=0.0, max_tokens=8, ignore_eos=True) as tracer:
+        got = [None, None].save()  # type: ignore[attr-defined]  # nnsight gives every object one
+        for i in range(2):
+            with tracer.invoke(ids[i:]):
+                carried, mine = None, []
+                for _ in tracer.iter[:8]:
+                    change, residual = layers[0].output
+                    if carried is not None:
+                        layers[0].output = (change + carried, residual)
+                    carried = layers[-1].output[0][-1:] * 0.5
+                    mine.append(model.logits.clone())
+                got[i] = mine
+    assert list(map(len, got)) == [8, 8]
+
+
 def reads_all_layers(model: Any) -> None:
     layers = model.model.layers
     with model.trace(PROMPT, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:

@@ -3,9 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -15,7 +18,7 @@ from conformance.engines.building.adapters import adapter_of
 from conformance.engines.reference.engine import load
 from conformance.errors import ConformanceError
 from conformance.spec.builtin.probe import PROBE
-from conformance.spec.checkpoints import cache_folder, locate, obtain
+from conformance.spec.checkpoints import SEAL, cache_folder, locate, obtain
 from conformance.spec.inputs import manifest
 from conformance.spec.records import Backend, Job, Model, Source
 from conformance.spec.scenario import PAIR
@@ -226,6 +229,31 @@ def test_a_local_folder_is_used_where_it_lies_and_as_what_it_is(tmp_path):
         build(Model("mine", "gpt2", (source,)), tmp_path)
     with pytest.raises(ConformanceError, match=r"holds no config\.json"):
         build(Model("mine", "gpt2", (replace(source, file=str(tmp_path)),)), tmp_path)
+
+
+def test_a_revision_of_a_hub_is_fetched_without_what_no_engine_reads(tmp_path, monkeypatch):
+    original = build(MODELS["llama"], tmp_path / "cache").path
+    files = {path.name: path for path in original.iterdir() if path.is_file()}
+    read = {name for name in files if name != SEAL} | {"model.safetensors.index.json"}
+    others = {"pytorch_model.bin": original, "model.gguf": original}
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+
+    def fetch(repo, *, revision, allow_patterns):
+        assert (repo, revision) == ("owner/tiny", "c0ffee")
+        wanted = filter_repo_objects([*read, *others], allow_patterns=allow_patterns)
+        for name in wanted:
+            (snapshot / name).write_bytes(files[name].read_bytes() if name in files else b"{}")
+        return str(snapshot)
+
+    called = mock.create_autospec(huggingface_hub.snapshot_download, side_effect=fetch)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", called)
+    source = Source("hub", repo="owner/tiny", revision="c0ffee")
+    found = build(Model("mine", "llama", (source,)), tmp_path / "other")
+    assert (found.layers, found.source) == (4, "hub:owner/tiny@c0ffee")
+    assert {path.name for path in found.path.iterdir()} == read | {SEAL}
+    weights = found.path / "model.safetensors"
+    assert weights.read_bytes() == files["model.safetensors"].read_bytes()
 
 
 def job_of(folder):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from functools import wraps
 from typing import Any, NamedTuple
 
 import nnsight
@@ -592,80 +590,16 @@ def sampled(model: Any, draw: bool = False) -> Any:
     return ids
 
 
-# -- what is timed: each returns its own seconds ---------------------------------------------
-
-PROMPT = [7, 11, 13, 17, 19, 23, 29, 31]
-LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True}
-
-
-def timed(program: Callable[[Any], int]) -> Callable[[Any], float]:
-    """The program's seconds; it returns how many steps it saw."""
-
-    @wraps(program)
-    def run(model: Any) -> float:
-        started = time.perf_counter()
-        assert program(model) == 16
-        return time.perf_counter() - started
-
-    return run
-
-
-@timed
-def bench_untraced(model: Any) -> int:
-    [output] = generate(model, PROMPT, max_tokens=16, ignore_eos=True)
-    return len(output.outputs[0].token_ids)
-
-
-@timed
-def bench_nothing(model: Any) -> int:
-    with model.trace(PROMPT, **LONG) as tracer:
-        ids = nnsight.save(tracer.result.outputs[0].token_ids)
-    return len(ids)
-
-
-@timed
-def bench_read_all(model: Any) -> int:
-    layers = model.model.layers
-    with model.trace(PROMPT, **LONG) as tracer:
-        got = [].save()
-        for _ in tracer.iter[:16]:
-            got.append([layer.output[0].clone() for layer in layers])
-    return len(got)
-
-
-@timed
-def bench_cross_write(model: Any) -> int:
-    layers = model.model.layers
-    with model.trace(PROMPT, **LONG) as tracer:
-        logits = [].save()
-        for _ in tracer.iter[:16]:
-            early = layers[0].output[0].clone()
-            change, residual = layers[-1].output
-            layers[-1].output = (change + early, residual)
-            logits.append(model.logits.clone())
-    return len(logits)
-
-
-@timed
-def bench_writes_two_prompts(model: Any) -> int:
-    layers = model.model.layers
-    with model.trace(temperature=0.0, max_tokens=8, ignore_eos=True) as tracer:
-        got = [None] * 2
-        got = nnsight.save(got)
-        for i in range(2):
-            with tracer.invoke(PROMPT[: 8 - i]):
-                carried, mine = None, []
-                for _ in tracer.iter[:8]:
-                    change, residual = layers[0].output
-                    if carried is not None:
-                        layers[0].output = (change + carried, residual)
-                    carried = layers[-1].output[0][-1:] * 0.5
-                    mine.append(model.logits.clone())
-                got[i] = mine
-    return sum(len(mine) for mine in got)
-
-
 # -- what is measured of the relay itself ----------------------------------------------------
+
+
+def timed(model: Any, program: str) -> float:
+    """The seconds that a program of bench/relay_real.py takes."""
+    from bench import relay_real
+
+    started = time.perf_counter()
+    getattr(relay_real, program)(model)
+    return time.perf_counter() - started
 
 
 def abort_noticed(model: Any) -> list[int]:

@@ -17,8 +17,6 @@ from conformance.engines.vllm.relay.record import (
     digest,
     encode,
     pack,
-    same,
-    snapshot,
     unpack,
 )
 
@@ -88,16 +86,6 @@ def test_a_value_that_cannot_be_pickled_is_named_and_the_rest_arrives():
     got = unpack(sent, LocationNumbers(), {})
     assert got.visits[0].served[0].value == Unsendable("function")
     assert torch.equal(got.visits[0].served[1].value, torch.ones(1))
-
-
-@pytest.mark.parametrize("edit", [lambda t: t.add_(1), lambda t: t.view(-1)[0].neg_()])
-def test_an_edit_in_place_is_seen(edit):
-    value = (torch.randn(2, 3), {"k": torch.ones(3)})
-    before = snapshot(value)
-    assert same(before, value)
-    edit(value[0])
-    assert not same(before, value)
-    assert digest(before) != digest(value)
 
 
 def test_digests_are_of_bits():
