@@ -22,54 +22,17 @@ from conformance.engines.building import checkpoint_builder
 IDS = 512
 SEED = 11
 
-#: The architecture of each model and the keys of its config; the spread keeps greedy tokens stable,
-#: as the tiny ones'.
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-1b": (
-        "llama",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 20,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "intermediate_size": 5632,
-            "initializer_range": 0.035,
-        },
-    ),
-    "llama-3b": (
-        "llama",
-        {
-            "hidden_size": 3072,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
-            "intermediate_size": 8192,
-            "initializer_range": 0.03,
-        },
-    ),
-    "llama-7b": (
-        "llama",
-        {
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 32,
-            "intermediate_size": 11008,
-            "initializer_range": 0.025,
-        },
-    ),
-    "mixtral-3b": (
-        "mixtral",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "intermediate_size": 4096,
-            "num_local_experts": 8,
-            "initializer_range": 0.035,
-        },
-    ),
+KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "initializer_range"),
+)
+#: The architecture of each model and, in the order of `KEYS`, its config; the spread keeps greedy
+#: tokens stable, as the tiny ones'.
+MODELS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "llama-1b": ("llama", (2048, 20, 16, 8, 5632, 0.035)),
+    "llama-3b": ("llama", (3072, 28, 24, 8, 8192, 0.03)),
+    "llama-7b": ("llama", (4096, 32, 32, 32, 11008, 0.025)),
+    "mixtral-3b": ("mixtral", (2048, 12, 16, 4, 4096, 0.035)),
 }
 
 #: What runs of a kind of model, where it is more than a dense one has.
@@ -96,7 +59,8 @@ def main(
     folder = folder.resolve()
     manifest = "models:\n"
     for name in only or MODELS:
-        architecture, config = MODELS[name]
+        architecture, sizes = MODELS[name]
+        config: dict[str, Any] = dict(zip(KEYS, sizes, strict=True))
         weights = build(architecture, config, folder / name)
         print(f"{name}: {weights / 1e9:.2f} billion weights", flush=True)
         manifest += MODEL.format(
