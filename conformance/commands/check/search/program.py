@@ -141,6 +141,12 @@ class ParsedFile:
         """The statements of the functions that may be edited, in order within each function."""
         return [one for function in self.edited for one in self.statements_of(function)]
 
+    def fitting(self, pattern: str) -> Iterator[tuple[Statement, re.Match[str]]]:
+        """Yield the statements that a regular expression fits as a whole."""
+        for one in self.statements:
+            if found := re.fullmatch(pattern, one.text, flags=re.DOTALL):
+                yield one, found
+
     def statements_of(self, function: cst.FunctionDef) -> Iterator[Statement]:
         """Yield the statements of a function, in the order of the text."""
         for node in self.walk(function.body):

@@ -66,12 +66,8 @@ def save_used(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 def fill_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Create a list, dict or tensor in the block that fills it, and save it there."""
-    for statement in program.statements:
-        found = re.fullmatch(
-            rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+|{_ALLOCATED})", statement.text, flags=re.DOTALL
-        )
-        if not found:
-            continue
+    containers = rf"([\w, ]+) = ((?:(?:, )?(?:{_EMPTY}))+|{_ALLOCATED})"
+    for statement, found in program.fitting(containers):
         made = rf"{_ALLOCATED}|{_EMPTY}"
         line = f"{found[1]} = {re.sub(made, lambda empty: f'{empty[0]}.save()', found[2])}"
         if program.trace_of(statement):
@@ -85,17 +81,15 @@ def fill_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 def _blocks_that_fill(program: ParsedFile, name: str) -> list[Statement]:
     """Return the traces in which the name's object is filled or one of its methods is called."""
-    fills = re.compile(rf"{name}(\.\w+\(|\[)")
-    filling = (one for one in program.statements if fills.match(one.text))
-    return list(dict.fromkeys(block for one in filling if (block := program.trace_of(one))))
+    filling = program.fitting(rf"{name}(\.\w+\(|\[).*")
+    return list(dict.fromkeys(block for one, _ in filling if (block := program.trace_of(one))))
 
 
 def _carried_over(program: ParsedFile) -> Iterator[Change]:
     """Fill a new container that the block saves, and copy it to the original after the block."""
-    for statement in program.statements:
-        found = re.match(r"(\w+)(?=(\.append\(|\[.+?\] = ))", statement.text, flags=re.DOTALL)
+    for statement, found in program.fitting(r"(\w+)(\.append\(|\[.+?\] = ).*"):
         outer = program.trace_of(statement)
-        if not found or not outer or not isinstance(statement.node, cst.SimpleStatementLine):
+        if not outer or not isinstance(statement.node, cst.SimpleStatementLine):
             continue
         empty, hand_over = ("[]", "extend") if found[2].startswith(".") else ("{}", "update")
         splices = (
@@ -126,15 +120,13 @@ def call_below(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 def key_by_prompt(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Fill a dict with a key for each prompt: concurrent invokes lose appends to one list."""
-    for statement in program.statements:
-        found = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
+    for statement, found in program.fitting(r"(\w+)\.append\((.+)\)"):
         loops = program.around(statement.node, cst.For)
         outer = program.trace_of(statement)
-        if not found or not loops or not outer:
+        if not loops or not outer:
             continue
         name, key, prompts = found[1], *map(program.code, (loops[0].target, loops[0].iter))
-        made = re.compile(rf"{name} = \[\](\.save\(\))?")
-        lists = [one for one in program.statements if made.fullmatch(one.text)]
+        lists = [one for one, _ in program.fitting(rf"{name} = \[\](\.save\(\))?")]
         if lists and key.isidentifier() and len(program.around(statement.node, cst.With)) > 1:
             splices = (
                 program.put(lists[0], lists[0].text.replace("[]", "{}")),
@@ -147,9 +139,8 @@ def key_by_prompt(program: ParsedFile, clues: Clues) -> Iterator[Change]:
 
 def make_inside(program: ParsedFile, clues: Clues) -> Iterator[Change]:
     """Create an object in the block in which its methods fill it, and save its attributes."""
-    for statement in program.statements:
-        found = re.fullmatch(r"(\w+) = [\w.]+\(.*\)", statement.text, flags=re.DOTALL)
-        if not found or program.trace_of(statement):
+    for statement, found in program.fitting(r"(\w+) = [\w.]+\(.*\)"):
+        if program.trace_of(statement):
             continue
         name = found[1]
         parts = sorted(set(re.findall(rf"\b{name}\.(\w+)(?!\w*\()", program.text)))
