@@ -23,7 +23,7 @@ from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import Probe, TracedLayers, observe, read_probe
-from conformance.engines.tree import follow, layer_path
+from conformance.engines.tree import follow, hooked, layer_path
 from conformance.spec.builtin.probe import PROBE
 from conformance.spec.records import Case, Group, Job, Status
 from conformance.spec.residual_stream import LAYOUTS
@@ -195,9 +195,10 @@ class HFModel(TracedModel):
             outputs.append({"logits": logits, "tokens": tokens})
         return outputs
 
-    def _ids(self, prompt: str) -> Tensor:
+    def _ids(self, prompt: str | Sequence[int]) -> Tensor:
         """Return a prompt's ids, int64 [1, tokens], on the model's device."""
-        return torch.tensor([self.tokenize(prompt)], device=self.model._module.device)
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return torch.tensor([ids], device=self.model._module.device)
 
     def _generated(self, ids: Tensor, steps: int, **how: Any) -> tuple[Any, list[Tensor]]:
         """Return transformers' output for a generation, and the new ids, int64 [1] per step."""
@@ -213,7 +214,7 @@ class HFModel(TracedModel):
 
     def log_probabilities(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         *,
         steps: int,
         top: int,
@@ -226,12 +227,13 @@ class HFModel(TracedModel):
         if seed is not None:
             torch.manual_seed(seed)
             how = {"do_sample": True, "temperature": temperature, "top_k": 0}
-        with torch.no_grad():
-            output = self.model._module(
-                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+        logits: list[Tensor] = []
+        watch = self.model._module.register_forward_hook(lambda *ran: logits.append(ran[-1].logits))
+        with hooked([watch]):  # of the whole prompt, with all of its rows
+            generated, chosen = self._generated(
+                ids, steps, output_scores=True, logits_to_keep=0, **how
             )
-        whole = output.logits[0, :-1]
-        generated, chosen = self._generated(ids, steps, output_scores=True, **how)
+        whole = logits[0][0, :-1]
         rows = [row[0] for row in (generated.scores if processed else generated.logits)]
         said = [torch.log_softmax(row.float(), dim=-1) for row in rows]
         return UntracedLogProbabilities(

@@ -249,7 +249,7 @@ class LM(Protocol):
 
     def log_probabilities(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         *,
         steps: int,
         top: int,
@@ -257,9 +257,9 @@ class LM(Protocol):
         seed: int | None = None,
         processed: bool = False,
     ) -> LogProbabilities:
-        """Return the engine's own log-probabilities of a prompt and `steps` tokens, without a
-        block: greedy, or sampled with a seed at a temperature. With `processed` they are computed
-        after temperature, for which some engines need a setting in `settings`.
+        """Return the engine's own log-probabilities of a prompt (a text or token ids) and `steps`
+        tokens, without a block: greedy, or sampled with a seed at a temperature. With `processed`
+        they are computed after temperature, for which some engines need a setting in `settings`.
         """
 
     def force(self, token: int) -> None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,7 +120,7 @@ def check(
     request = gather.CheckRequest(
         texts,
         chosen,
-        (named.DUMP,) if recorded else columns,
+        (named.DUMP, *(columns if backend else ())) if recorded else columns,
         tuple(prompt),
         model,
         options=_list_options(context),
@@ -214,7 +215,7 @@ def _gather(
     def progress(event: Event) -> None:
         activity.show(gather.describe_event(event))
 
-    searched = request.search != 0 and request.engines
+    searched = request.search != 0 and request.engines and not request.dump
     steps = search(request, folder, known, activity.show) if searched else None
     summary = gather.gather(request, folder, limits, progress, steps)
     if summary.interrupted:
@@ -237,15 +238,14 @@ def _answer(
     from conformance.commands.check import answer, dumps, show
     from conformance.commands.check.searching import read_search_results
 
-    answers: Iterable[Answered]
+    answers: Iterable[Answered] = ()
     if recorded:
         activity.show(f"comparing {recorded.path.name} with transformers")
         answers = (dumps.judge_dump(recorded, request, folder),)
-    else:
-        found = read_search_results(folder)
-        answers = answer.answers(request, folder, activity.show, found, known)
+        request = replace(request, backends=request.engines)
+    found = read_search_results(folder)
     answered = []
-    for one in answers:
+    for one in chain(answers, answer.answers(request, folder, activity.show, found, known)):
         answered.append(one)
         if console is not None:
             with activity.paused():

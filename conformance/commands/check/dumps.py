@@ -1,18 +1,20 @@
-"""Check activations that another tool recorded: `conformance check --dump`.
+"""Check values that another tool recorded: `conformance check --dump`.
 
-A dump is a safetensors file with the prompt's ids (int, `prompt_ids`) and activations. Their names
-are in `PLACES`, or `--map NAME=PLACE` gives their places. The ids and places are then written as a
-user's file for transformers, whose values are compared with the dump's.
+A dump is a safetensors file with the ids of a text (int, `prompt_ids`) and activations, or the ids'
+log-probabilities. The values' names are in `PLACES`, or `--map NAME=PLACE` gives their places. The
+ids and places are then written as a user's file, and transformers' values are compared with the
+dump's.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -22,6 +24,7 @@ from conformance.commands.check.gather import CheckRequest, identity
 from conformance.commands.check.values import compare
 from conformance.commands.check.values.known_values import catalogue, identify
 from conformance.errors import ConformanceError
+from conformance.judge.cell.reference import REFERENCE_RUN
 from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.planning.named import DUMP
 from conformance.runner.store import RunFolder
@@ -29,6 +32,10 @@ from conformance.spec.inputs import user_file
 from conformance.spec.records import Precision, Site, Status
 
 IDS = "prompt_ids"
+
+#: The place of the log-probabilities of the ids, each given those before it. A row of the dump's
+#: value is one of them, [n, 1]: of the last n ids.
+LOGPROBS = "logprobs"
 
 #: Patterns of other tools' names, and their places; N is the layer. transformers' first hidden
 #: state is the embeddings, and its last one is the output of the final norm.
@@ -41,8 +48,11 @@ PLACES: Mapping[str, str] = {
     r"hidden_states\.(\d+)": "state.N",
     r"norm|model\.norm": "norm",
     r"logits|lm_head": "logits",
+    r"(?:\w+_)?log_?probs?": LOGPROBS,
 }
-_PLACE = re.compile(r"(stream|mlp|attention)\.\d+|state\.[1-9]\d*|embedding|norm|logits")
+_PLACE = re.compile(
+    rf"(stream|mlp|attention)\.\d+|state\.[1-9]\d*|embedding|norm|logits|{LOGPROBS}"
+)
 
 #: The adapter's expression for each place, in the order in which a forward computes them.
 _READS = {
@@ -52,6 +62,7 @@ _READS = {
     "stream": "lm.layers[{layer}].stream",
     "norm": "lm.norm.output",
     "logits": "lm.logits",
+    LOGPROBS: "lm.log_probabilities({ids}, steps=1, top=1).prompt[-{rows}:]",
 }
 
 
@@ -60,6 +71,15 @@ _ROUNDED = 0.1
 
 #: The most wrong values described.
 _MOST = 6
+
+#: Log-probabilities are identified within this many times the error of transformers in bf16.
+_FLOORS = 3.0
+
+#: The logits of every token, in what transformers computed for the first sequence.
+_EVERY_LOGITS = "value|0/0||logits"
+
+#: The temperatures that are tried.
+_TEMPERATURES = tuple(step / 20 for step in range(1, 61) if step != 20)
 
 
 @dataclass(frozen=True)
@@ -74,35 +94,53 @@ class Dump:
 
 def read(path: Path, maps: Sequence[str]) -> Dump:
     """Return the dump in a file. Raises ConformanceError for missing ids or unknown names."""
-
-    def refuse(words: str, remedy: str = "") -> ConformanceError:
-        return ConformanceError(words, path=path, remedy=remedy)
-
     try:
         values = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise refuse(f"is no safetensors file: {error}") from error
+        raise ConformanceError(f"is no safetensors file: {error}", path=path) from error
     ids = values.pop(IDS, None)
+    given = dict(one.partition("=")[::2] for one in maps)
+    places = {name: given.get(name) or place_of(name) for name in values}
+    mistake = next(_mistakes(ids, values, places, given), None)
+    if ids is None or mistake is not None:
+        words, remedy = mistake or ("", "")
+        raise ConformanceError(words, path=path, remedy=remedy)
+    for name in (name for name, place in places.items() if place == LOGPROBS):
+        rows = values[name].reshape(-1, 1)
+        # The first id has none.
+        values[name] = rows[1:] if len(rows) == ids.numel() else rows
+    return Dump(path, tuple(ids.flatten().tolist()), values, places)
+
+
+def _mistakes(
+    ids: Tensor | None,
+    values: Mapping[str, Tensor],
+    places: Mapping[str, str],
+    given: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Yield why these values cannot be compared: the error and the fix."""
     if ids is None or ids.is_floating_point() or not ids.numel():
-        remedy = f"write them beside the activations: {{'{IDS}': torch.tensor(ids), …}}"
-        raise refuse(f"has no `{IDS}`: the tokens of its prompt, as integers", remedy)
+        remedy = f"write them beside the values: {{'{IDS}': torch.tensor(ids), …}}"
+        yield f"has no `{IDS}`: the tokens of its prompt, as integers", remedy
+        return
     if ids.ndim > 1 and len(ids) > 1:
-        raise refuse(f"has {len(ids)} prompts in `{IDS}`", "one prompt a file")
-    mapped = dict(one.partition("=")[::2] for one in maps)
-    for name in mapped.keys() - values.keys():
+        yield f"has {len(ids)} prompts in `{IDS}`", "one prompt a file"
+    for name in given.keys() - values.keys():
         remedy = f"it has: {', '.join(sorted(values)) or 'nothing'}"
-        raise refuse(f"has no {name!r}, which --map names", remedy)
-    places = {name: mapped.get(name) or place_of(name) for name in values}
+        yield f"has no {name!r}, which --map names", remedy
+    named: dict[str, str] = {}
     for name, place in places.items():
         if not _PLACE.fullmatch(place):
-            raise refuse(
-                f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?",
-                f"say it: --map {name}=stream.N (after layer N, from 0), mlp.N, attention.N, "
-                "embedding, norm or logits",
-            )
+            words = f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?"
+            known = f"mlp.N, attention.N, embedding, norm, logits or {LOGPROBS}"
+            yield words, f"say it: --map {name}=stream.N (after layer N, from 0), {known}"
+        if (other := named.setdefault(place, name)) != name:
+            yield f"{other!r} and {name!r} are both {place}", "write one of them alone"
+        if place == LOGPROBS and not 0 < values[name].numel() <= ids.numel() > 1:
+            words = f"{values[name].numel()} log-probabilities for {ids.numel()} ids"
+            yield f"{name!r} has {words}", "one for each of the last ids"
     if not places:
-        raise refuse("holds no activations")
-    return Dump(path, tuple(ids.flatten().tolist()), values, places)
+        yield "holds no activations", ""
 
 
 def place_of(name: str) -> str:
@@ -127,20 +165,23 @@ def _meant(place: str) -> tuple[str, ...]:
 
 
 def as_file(dump: Dump, folder: Path) -> user_file.UserFile:
-    """Write and return a user's file that reads the same places for the same prompt."""
+    """Write and return a user's file that computes the same values for the same ids."""
+    ids = list(dump.ids)
     places = {meant for place in dump.places.values() for meant in _meant(place)}
-    reads = "".join(
-        f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()\n"
-        for place in sorted(places, key=order_of)
-        for kind, _, layer in [place.partition(".")]
-    )
+    rows = next((len(dump.values[name]) for name, its in dump.places.items() if its == LOGPROBS), 0)
+    lines, block = ["def trace(lm):"], [f"    with lm.trace({ids}):"]
+    for place in sorted(places, key=order_of):
+        kind, _, layer = place.partition(".")
+        read = f"{site_name(place)} = {_READS[kind].format(layer=layer, ids=ids, rows=rows)}"
+        if kind == LOGPROBS:
+            lines.append(f"    {read}")
+        else:
+            block.append(f"        {read}.save()")
     returned = ", ".join(f'"{name}": {name}' for name in map(site_name, places))
+    lines += [*(block if block[1:] else ()), f"    return {{{returned}}}", ""]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "dump.py"
-    path.write_text(
-        f"def trace(lm):\n    with lm.trace({list(dump.ids)}):\n{reads}    return {{{returned}}}\n",
-        encoding="utf-8",
-    )
+    path.write_text("\n".join(lines), encoding="utf-8")
     return user_file.read(path)
 
 
@@ -187,11 +228,10 @@ def judge_dump(dump: Dump, request: CheckRequest, run: RunFolder) -> Answered:
     rounded = results[Precision.BF16]
     if results[Precision.FLOAT32].passes:
         return say(CheckAnswer.SAME, "the same as transformers in float32")
-    if rounded.passes or compare.numerics_only(rounded.judgement):
-        sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
-        return say(CheckAnswer.NUMERICS, sentence)
     if rounded.judgement.harness:
         return say(CheckAnswer.HARNESS, rounded.judgement.reason)
+    if rounded.passes or compare.numerics_only(rounded.judgement):
+        return say(CheckAnswer.NUMERICS, _numerics(dump, rounded))
     found = _found(dump, seen, rounded, str(identity(run, model).get("layer_list", "")))
     return say(CheckAnswer.DIFFERS, f"not the same: {found[0].words}", found)
 
@@ -207,9 +247,19 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
         way: {site: value for site, value in values.items() if site in mine}
         for way, values in compare.select_runs(seen, precision).items()
     }
-    ids = [list(dump.ids)], compare.prompt_ids(seen)
+    theirs = compare.prompt_ids(seen)
+    ids = [list(dump.ids)] * len(theirs), theirs
     prepared = compare.build_reference(reference, precision)
     return compare.compare(mine, prepared, ids, order=lambda site: at[site.name])
+
+
+def _numerics(dump: Dump, rounded: compare.Compared) -> str:
+    """Return how far a dump is off that may be off by numerics alone, and since which value."""
+    off = next((one for one in rounded.judgement.observations if not one.verdict.passes), None)
+    if off is None:
+        return "the same but for numerics: as far from float32 as transformers' own bf16 is"
+    [name] = [one for one, its in dump.places.items() if str(Site(site_name(its))) == off.site]
+    return f"numerics, or a difference that only float32 shows: `{name}` is {off.message}"
 
 
 def _found(
@@ -227,7 +277,10 @@ def _found(
         name, place = names[site.name], dump.places[names[site.name]]
         value, reference = dump.values[name], meant[site.name]
         held = identify(value.float(), known, _ROUNDED)
-        if compare.squeezed(value) != compare.squeezed(reference) and place != "logits":
+        other = _other_logprobs(dump, value, seen) if place == LOGPROBS else ""
+        if other:
+            words = f"holds the log-probabilities {other}"
+        elif compare.squeezed(value) != compare.squeezed(reference) and place != "logits":
             words = f"has shape {list(value.shape)}, and {place} is {list(reference.shape)}"
         elif held:
             words = f"holds {held.what()}, and {place} was expected"
@@ -235,3 +288,42 @@ def _found(
             words = f"is nothing that transformers computes, and {place} was expected"
         found.append(CheckFinding(held.kind if held else "unknown", f"`{name}` {words}", name))
     return tuple(found)
+
+
+def _other_logprobs(dump: Dump, value: Tensor, seen: Mapping[str, Tensor]) -> str:
+    """Return which other log-probabilities of the ids these [n, 1] are, "" if none within rounding
+    or if there are too few to tell.
+    """
+    logits = seen.get(_EVERY_LOGITS)
+    if logits is None or len(value) < compare.FITTED:
+        return ""
+    halves = compare.select_runs(seen, Precision.BF16)
+    site = str(Site(LOGPROBS))
+    truth = halves.pop(REFERENCE_RUN)[site]
+    floor = max(_error(half[site], truth) for half in halves.values())
+    mine = value[:, 0]
+    candidates = _candidates(logits, torch.tensor(dump.ids), len(value))
+    off = {words: _error(mine[part], other) for words, part, other in candidates}
+    nearest = min(off, key=lambda words: off[words])
+    return nearest if off[nearest] <= _FLOORS * floor else ""
+
+
+def _error(value: Tensor, other: Tensor) -> float:
+    return float((value.float() - other.float()).abs().mean())
+
+
+def _candidates(logits: Tensor, ids: Tensor, count: int) -> Iterator[tuple[str, slice, Tensor]]:
+    """Yield the log-probabilities that are recorded by mistake of the last `count` ids: their name,
+    the part of the record where they would be, and they.
+    """
+
+    def of_ids(temperature: float, first: int) -> Tensor:
+        rows = torch.log_softmax(logits[: len(ids) - first].float() / temperature, dim=-1)
+        return rows.gather(-1, ids[first:, None])[-count:, 0]
+
+    meant = of_ids(1.0, 1)
+    yield "of the next token", slice(None, -1), meant[1:]
+    yield "of the token before", slice(1, None), meant[:-1]
+    yield "of each token after itself", slice(None), of_ids(1.0, 0)
+    for one in _TEMPERATURES:
+        yield f"after a temperature of {one:g}", slice(None), of_ids(one, 1)

@@ -59,8 +59,8 @@ class CheckRequest:
 
     @property
     def dump(self) -> bool:
-        """Whether the values come from a dump of another tool."""
-        return self.backends == (DUMP,)
+        """Whether values come from a dump of another tool."""
+        return DUMP in self.backends
 
 
 def gather(

@@ -22,6 +22,7 @@ from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
 from conformance.judge.runs.one_case import cell_result
 from conformance.judge.runs.run import results_of
+from conformance.runner.planning.named import DUMP
 from conformance.runner.store import CHECK, RunFolder
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.builtin.user_trace import USER_TRACE
@@ -163,7 +164,7 @@ def cell_of(one: Answered) -> Cell:
 
 def command_for(request: CheckRequest, file: str, backend: str) -> str:
     """Return the command that checks this file again, in the folder in which it was checked."""
-    what = ["--dump", file] if request.dump else [file, "-b", backend]
+    what = ["--dump", file] if backend == DUMP.id else [file, "-b", backend]
     prompts = [word for text in request.prompts for word in ("--prompt", text)]
     words = ["conformance", "check", *what, "-m", request.named, *prompts, *request.options]
     return shlex.join(words)

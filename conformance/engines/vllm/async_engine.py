@@ -134,11 +134,11 @@ class AsyncModel(VLLMModel):
         answers: list[Any] = wait_for(engine.collective_rpc(method, args=args))
         return answers
 
-    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+    def submit(self, prompts: Sequence[str | Sequence[int]], asked: Any) -> list[Any]:
         return list(wait_for(generated(self.model.vllm_entrypoint, prompts, asked)))
 
 
-async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any]:
+async def generated(engine: Any, prompts: Sequence[str | Sequence[int]], asked: Any) -> list[Any]:
     """Return the finished outputs of requests without a block, all run at once."""
     adapter = name_adapter()
     streams = [engine.generate(prompt, asked, str(uuid4()), **adapter) for prompt in prompts]

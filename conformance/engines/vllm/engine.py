@@ -95,7 +95,7 @@ class VLLMModel(TracedModel):
         answers: list[Any] = self.model.vllm_entrypoint.llm_engine.collective_rpc(method, args=args)
         return answers
 
-    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+    def submit(self, prompts: Sequence[str | Sequence[int]], asked: Any) -> list[Any]:
         """Return vLLM's outputs for prompts without a block, all in one batch."""
         with requests.trace_scope():
             outputs = self.model.vllm_entrypoint.generate(
@@ -152,7 +152,7 @@ class VLLMModel(TracedModel):
 
     def log_probabilities(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         *,
         steps: int,
         top: int,

@@ -136,7 +136,7 @@ class ServedModel(AsyncModel):
         answers: list[Any] = pickle.loads(reply.content)  # noqa: S301 - our own server
         return answers
 
-    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+    def submit(self, prompts: Sequence[str | Sequence[int]], asked: Any) -> list[Any]:
         return self.rpc("generate", list(prompts), asked)
 
     def edit(self) -> Any:

@@ -26,6 +26,8 @@ def written(tmp_path, **values):
         ("hidden_states.0", "embedding"),
         ("hidden_states.4", "state.4"),
         ("logits", "logits"),
+        ("old_log_probs", "logprobs"),
+        ("rollout_logprobs", "logprobs"),
         ("whatever", ""),
     ],
 )
@@ -96,3 +98,52 @@ def test_a_wrong_value_is_described_by_its_shape_or_by_what_it_holds(tmp_path):
         "`mlp.1` holds the residual stream after layer 1, and mlp.1 was expected",
         "`norm` is nothing that transformers computes, and norm was expected",
     ]
+
+
+IDS = torch.tensor([5, 6, 7])
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (2, 2), (3, 2)])
+def test_log_probabilities_are_of_the_last_ids(tmp_path, count, rows):
+    path = written(tmp_path, prompt_ids=IDS, old_log_probs=torch.arange(float(count)))
+    found = dumps.read(path, [])
+    assert found.values["old_log_probs"].tolist() == [[count - rows + i] for i in range(rows)]
+    file = dumps.as_file(found, tmp_path / "made")
+    assert f"lm.log_probabilities([5, 6, 7], steps=1, top=1).prompt[-{rows}:]" in file.text
+    assert "lm.trace" not in file.text and not file.first_write()
+
+
+def test_log_probabilities_of_other_ids_and_two_values_of_one_place_are_refused(tmp_path):
+    path = written(tmp_path, prompt_ids=IDS, logprobs=torch.zeros(4))
+    with pytest.raises(ConformanceError, match="4 log-probabilities for 3 ids"):
+        dumps.read(path, [])
+    path = written(tmp_path, prompt_ids=IDS, logits=torch.zeros(3, 9), lm_head=torch.zeros(3, 9))
+    with pytest.raises(ConformanceError, match="are both logits"):
+        dumps.read(path, [])
+
+
+def test_log_probabilities_recorded_by_mistake_are_identified():
+    torch.manual_seed(0)
+    logits, ids = torch.randn(40, 9) * 3, torch.randint(9, (40,))
+
+    def of_ids(first, temperature=1.0):
+        rows = torch.log_softmax(logits[: len(ids) - first] / temperature, dim=-1)
+        return rows.gather(-1, ids[first:, None])
+
+    meant = of_ids(1)
+    seen = {
+        "value|0/0||logits": logits,
+        "float32:truth|p0/s0/logprobs": meant[-30:],
+        "bf16:eager|p0/s0/logprobs": meant[-30:] + 0.01,
+    }
+    recorded = {
+        "of the next token": torch.cat([meant[-29:], torch.zeros(1, 1)]),
+        "of the token before": meant[-31:-1],
+        "of each token after itself": of_ids(0)[-30:],
+        "after a temperature of 0.7": of_ids(1, 0.7)[-30:],
+        "": 2 * meant[-30:],
+    }
+    dump = dumps.Dump(None, tuple(ids.tolist()), {}, {})
+    for words, value in recorded.items():
+        assert dumps._other_logprobs(dump, value, seen) == words
+        assert dumps._other_logprobs(dump, value[-9:], seen) == "", "too few to tell"
