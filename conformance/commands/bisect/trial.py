@@ -192,9 +192,9 @@ def run_cells(
         limits=limits,
         on_event=on_event,
     )
-    if finished.results is None:
+    if finished is None:
         raise KeyboardInterrupt
-    return read_signatures(finished.results)
+    return read_signatures(finished[0])
 
 
 def read_signatures(results: Results) -> CandidateTrial:

@@ -54,10 +54,10 @@ def write_differences(
             on_event=on_event,
             known=known,
         )
-        if finished.results is None:
+        if finished is None:
             reported += own
             continue
-        results, page = finished.results, str(finished.page)
+        results, page = finished[0], str(finished[1])
         reported += [
             replace(one, files=(*_files(one, batch, results, folder), page)) for one in own
         ]

@@ -44,13 +44,13 @@ def repeat(
             limits=limits,
             on_event=on_event,
         )
-        if finished.results is None:
+        if finished is None:
             raise ConformanceError(
                 f"interrupted in repetition {number + 1} of {rounds}",
                 remedy=f"the run is kept: conformance gate {run.id}",
                 code=ExitCode.INTERRUPTED,
             )
-        repeats.append(finished.results)
+        repeats.append(finished[0])
     return tuple(repeats)
 
 

@@ -193,11 +193,11 @@ def run_script(script: ParsedScript, folder: Path) -> tuple[CellResult, str]:
         on_event=_tell,
         observations=folder / "observations",
     )
-    if finished.results is None:
+    if finished is None:
         raise KeyboardInterrupt
     reference = run.group(recorded.model.id, REFERENCE.id)
     digest = str(reference.identity.get("digest", "")) if reference else ""
-    [result] = [cell for cell in finished.results.cells if cell.id == recorded.cell.id]
+    [result] = [cell for cell in finished[0].cells if cell.id == recorded.cell.id]
     return result, digest
 
 

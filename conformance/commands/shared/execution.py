@@ -10,7 +10,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -59,15 +59,6 @@ from conformance.spec.scenario import Places, Scenario, as_planned, folders_of
 
 #: Next to plan.json: statistics of the gathering, for judging again later.
 INFO = "run.json"
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A run's folder and page; `results` is None if the run was interrupted."""
-
-    folder: RunFolder
-    results: Results | None
-    page: Path | None
 
 
 def begin(
@@ -145,9 +136,10 @@ def execute(
     known: KnownGaps | None = None,
     tell: Callable[[str], None] = lambda _: None,
     allocate: Allocate | None = None,
-) -> Finished:
-    """Gather the missing observations of the run's `plan`, judge and report. A model is judged as
-    soon as its last group has ended, and `tell` receives a line about it.
+) -> tuple[Results, Path] | None:
+    """Gather the missing observations of the run's `plan`, judge and report. Return the results and
+    the page's path, or None if interrupted. A model is judged as soon as its last group has ended,
+    and `tell` receives a line about it.
 
     `observations` is the cache of finished ones between runs, by default in `cache`. Failures that
     are `known` are marked and do not fail the run. `allocate` runs groups on other machines. Ctrl-C
@@ -198,7 +190,7 @@ def execute(
             allocate=allocate or itself,
         )
         if summary.interrupted:
-            return Finished(run, None, None)
+            return None
         judged = growing.judged()
     keep_info(run, summary)
     run.finish()
@@ -208,8 +200,7 @@ def execute(
         by_id = {cell.id: cell for cell in results.cells}
         for model in plan.models:
             reduce_judged(run, model, plan.columns, by_id, plan.thresholds)
-    page = publish(run, results)
-    return Finished(run, results, page)
+    return results, publish(run, results)
 
 
 def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
@@ -252,7 +243,7 @@ def start_again(
     cache: Path,
     limits: TimeLimits,
     on_event: Callable[[Event], None],
-) -> Finished:
+) -> tuple[Results, Path] | None:
     """Start a run in `reports` with the contents and conditions of a plan. With `fresh` nothing
     comes from the observation cache, not even the reference.
     """

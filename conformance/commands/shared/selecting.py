@@ -92,10 +92,10 @@ def execute_run(
             tell=progress.note,
             allocate=allocate,
         )
-    if finished.results is None or finished.page is None:
+    if finished is None:
         note(f"interrupted; go on with: conformance run --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    return finished.results, finished.page
+    return finished
 
 
 @contextmanager

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[4]
 #: Files that cannot be read as a check's, and a part of what is said. None of them starts anything.
 UNREADABLE = {
     "syntax.py": (b"x = 1\ndef trace(lm:\n", "syntax.py:2"),
-    "no_function.py": (b"x = 1\n", "has neither `trace(lm)`"),
     "binary.py": (bytes(range(256)), "is no text in UTF-8"),
     "nul.py": (b"def trace(lm):\n    return {}\0\n", "is no Python"),
     "empty.py": (b"", "has neither `trace(lm)`"),
