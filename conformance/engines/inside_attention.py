@@ -50,7 +50,8 @@ class Inside:
     """Where query, key, value or the heads are: the `path` of a module within the attention, and
     the part of its input or output that holds them.
 
-    `columns` are the columns of a row that hold the heads, in order; empty means all. A norm may
+    `columns` are the columns of a row that hold the heads, in order; empty means all. Ranks may
+    hold copies of the heads: their columns follow, and a write changes every copy. A norm may
     take each head separately, `width` wide: [tokens, heads, width] or, with `heads_first`, [heads,
     tokens, width].
     """
@@ -75,7 +76,7 @@ class Inside:
         """Return a copy [tokens, heads, width] of the block's own rows."""
         rows = own(self.view(tensor))
         if self.columns:
-            rows = rows[:, list(self.columns)]
+            rows = rows[:, list(self.columns[: self.heads * self.width])]
         return rows.reshape(len(rows), self.heads, -1).clone()
 
     def write(self, tensor: Tensor, own: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
@@ -84,7 +85,8 @@ class Inside:
         rows = own(self.view(new))
         whole = value.expand(len(rows), *value.shape[-2:]).to(new.dtype)
         if self.columns:
-            rows[:, list(self.columns)] = whole.flatten(1)
+            copies = len(self.columns) // (self.heads * self.width)
+            rows[:, list(self.columns)] = whole.flatten(1).repeat(1, copies)
         else:
             rows[:] = whole.reshape(rows.shape)
         return new
@@ -206,14 +208,23 @@ def _spans(arranged: str, heads: int, groups: int, width: int, total: int) -> di
 def _rank_blocks(
     heads: int, groups: int, width: int, ranks: int, total: int
 ) -> dict[str, list[int]]:
-    """Return the columns of query, key and value if each rank holds its own heads' blocks."""
-    if heads % ranks or groups % ranks:
+    """Return the columns of query, key and value if each rank holds its own heads' blocks. With
+    fewer key heads than ranks, neighbouring ranks hold copies of one, which `total`, the width on
+    one rank, does not count.
+    """
+    copies = max(ranks // groups, 1)
+    if heads % ranks or groups * copies % ranks:
         raise Unplaced(f"{groups} heads of keys are not shared out among {ranks} ranks")
-    each = total // ranks
-    spans = _spans(BLOCKS, heads // ranks, groups // ranks, width, each)
+    each = (total + 2 * groups * (copies - 1) * width) // ranks
+    spans = _spans(BLOCKS, heads // ranks, groups * copies // ranks, width, each)
     return {
-        name: [rank * each + column for rank in range(ranks) for column in columns]
-        for name, columns in spans.items()
+        name: [
+            rank * each + column
+            for copy in range(held)
+            for rank in range(copy, ranks, held)
+            for column in spans[name]
+        ]
+        for name, held in (("query", 1), ("key", copies), ("value", copies))
     }
 
 

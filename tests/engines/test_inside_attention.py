@@ -137,6 +137,14 @@ def test_ranks_have_their_blocks_one_after_the_other_and_a_norm_of_one_rank_is_r
     assert places["query"].read(whole, lambda rows: rows)[0, 2].tolist() == [16, 17, 18, 19]
     keys = [[8, 9, 10, 11], [24, 25, 26, 27]]
     assert places["key"].read(whole, lambda rows: rows)[0].tolist() == keys
+    # Four ranks have a query each, and two of them the same key.
+    key = find(attention, 4, 2, ranks=4).places["key"]
+    whole = torch.arange(48.0)[None]
+    keys = torch.tensor([[[4.0, 5, 6, 7], [28, 29, 30, 31]]])
+    assert torch.equal(key.read(whole, lambda rows: rows), keys)
+    written = key.write(whole, lambda rows: rows, -keys)[0].reshape(4, 3, 4)
+    assert torch.equal(written[:, 1], -keys[0].repeat_interleave(2, dim=0))
+    assert torch.equal(written[:, ::2], whole.reshape(4, 3, 4)[:, ::2])
     attention.q_norm = torch.nn.LayerNorm(4)
     refused = find(attention, 4, 2, ranks=2)
     assert "a block on 2 ranks sees 2 of 4" in refused.why["qkv"] and "query" not in refused.places
