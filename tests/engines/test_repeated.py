@@ -52,6 +52,8 @@ def test_which_engines_are_held_to_bits_also_of_a_prompt_alone(
 ) -> None:
     group = Group("llama", "vllm-pp1", identity=identity)
     assert (group.bitwise, group.bitwise_beside) == (bitwise, beside)
+    promised = Group("llama", "vllm-pp1", identity={**identity, "batch_invariant": True})
+    assert promised.batch_invariant is bitwise and not group.batch_invariant
 
 
 def test_a_prompt_that_its_neighbours_change_is_told_from_one_that_they_do_not() -> None:

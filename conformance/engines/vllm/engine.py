@@ -276,14 +276,18 @@ class VLLMEngine:
         )
         self.lm = self._traced(count, self.settled.layout, parts)
         on_cpu = self.ranks[0]["device"] == "cpu"
+        invariant = self.ranks[0]["batch_invariant"]
+        # In another process, timing decides which requests share a batch.
         here = client.core_here(self.model.vllm_entrypoint) is not None
         # On a CPU, results are the same in batches of any size.
-        asked = here and not (self.obstacle or on_cpu)
+        asked = (here or invariant) and not (self.obstacle or on_cpu)
         self.repeats = asked and repeats(lambda: self._outputs(count))
         self.exact = on_cpu or self.repeats
         # The settings of a case may leave too little memory.
         measured = self.exact and not (self.obstacle or job.settings)
-        self.kept_beside = measured and beside.kept_beside(partial(type(self).at_once, self.lm))
+        self.kept_beside = (self.repeats and invariant) or (
+            measured and beside.kept_beside(partial(type(self).at_once, self.lm))
+        )
         self.hooks = 0
 
     def load(self) -> Any:

@@ -60,6 +60,7 @@ def judge_cell(
     explain: bool = True,
     bitwise: bool = False,
     bitwise_beside: bool = False,
+    batch_invariant: bool = False,
 ) -> Judgement:
     """Return the verdict on one cell in one precision.
 
@@ -68,10 +69,11 @@ def judge_cell(
     must be equal, bitwise on a `bitwise` reproducible engine; on others they may differ as two
     baseline runs do. `equal_alone` names pairs in which one shared a batch with other requests:
     they must be bitwise equal if the engine is `bitwise_beside` other requests and they are equal
-    in the clean run. `relations` are findings of other columns on the cell, `draws` the sampling
-    parameters, if any. If this precision is `alone`, a value that a known fault explains is wrong,
-    however small the error. Without `explain` there is no diagnosis. On a `bitwise` engine, what no
-    write can reach must not change by one bit in float32.
+    in the clean run. A `batch_invariant` engine promises all these bits, whatever the clean run or
+    a mixture's experts do. `relations` are findings of other columns on the cell, `draws` the
+    sampling parameters, if any. If this precision is `alone`, a value that a known fault explains
+    is wrong, however small the error. Without `explain` there is no diagnosis. On a `bitwise`
+    engine, what no write can reach must not change by one bit in float32.
     """
     if not all(prompt_ids) or not all(reference_ids) or not (prompt_ids and reference_ids):
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
@@ -94,12 +96,19 @@ def judge_cell(
     if alone:
         _explain_drift(evidence, limits)
 
+    # A mixture's experts process the tokens of all requests together, so a neighbour's routing
+    # changes how many rows they add up.
+    apart = not reference.mixture
+
     def alike(left: Site, right: Site) -> bool:
-        return _alike(evidence, limits, left, right, bitwise=bitwise)
+        same_bits = batch_invariant or (bitwise and apart)
+        return not same_bits and _alike(evidence, limits, left, right)
 
     def alike_beside(left: Site, right: Site) -> bool:
-        kept = bitwise_beside and _kept_beside(evidence, left, right)
-        return _alike(evidence, limits, left, right, bitwise=kept)
+        same_bits = batch_invariant or (
+            bitwise_beside and apart and _kept_beside(evidence, left, right)
+        )
+        return not same_bits and _alike(evidence, limits, left, right)
 
     for pairs, rule in ((equal, alike), (equal_alone, alike_beside)):
         evidence.relations += [
@@ -109,14 +118,10 @@ def judge_cell(
     return verdicts.conclude(evidence, limits, explain=explain)
 
 
-def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwise: bool) -> bool:
-    """Return whether two values differ by no more than rounding.
-
-    On a `bitwise` engine they must be equal, except in a mixture: experts process the tokens of all
-    requests together, so a neighbour's routing changes how many rows they add up.
-    """
+def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site) -> bool:
+    """Return whether two values differ by no more than rounding."""
     one, other = evidence.observed[left], evidence.observed[right]
-    if (bitwise and not evidence.reference.mixture) or one.shape != other.shape:
+    if one.shape != other.shape:
         return False
     if right not in evidence.floors:  # no number can be read from it
         return False

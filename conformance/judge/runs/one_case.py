@@ -270,6 +270,7 @@ class Columns:
             "alone": alone,
             "bitwise": group is not None and group.bitwise,
             "bitwise_beside": group is not None and group.bitwise_beside,
+            "batch_invariant": group is not None and group.batch_invariant,
         }
         for known, by, held, judgement in self._judgements:
             same = by is case_reference and held == rules

@@ -111,3 +111,8 @@ class Group:
         Tested at its start with prompts of several lengths, traced alone and together.
         """
         return self.bitwise and self.identity.get("kept_beside") is True
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Return whether the engine promises the same bits in every batch, of mixtures too."""
+        return self.bitwise and self.identity.get("batch_invariant") is True

@@ -48,6 +48,7 @@ def pipeline_place() -> tuple[int, int]:
 
 def identity(worker: Any) -> dict[str, Any]:
     """Return facts about the engine as seen from one rank, as plain values."""
+    from vllm import envs
     from vllm.distributed.parallel_state import get_tp_group
 
     runner = worker.model_runner
@@ -80,6 +81,9 @@ def identity(worker: Any) -> dict[str, Any]:
         # vLLM's names of the backends of this process's layers.
         "attention": sorted({str(group.backend.get_name()) for group in groups}),
         "products": products() if runner.device.type == "cuda" else "",
+        # Only vLLM's kernels for GPUs have this mode.
+        "batch_invariant": runner.device.type == "cuda"
+        and bool(getattr(envs, "VLLM_BATCH_INVARIANT", False)),
     }
 
 
