@@ -62,6 +62,9 @@ def test_they_round_otherwise_in_bf16(model: Any) -> None:
         once = logits(low)
     with exchanged(other_forwards(low, split=True, fused=False)):
         halves = logits(low)
+    assert not other_forwards(low, split=False, fused=False)
+    projections = other_forwards(low, split=True, fused=False).keys() - experts(low)
+    assert projections and not projections & other_forwards(low, split=False, fused=True).keys()
     assert not torch.equal(plain, once)
     assert not torch.equal(plain, halves)
     assert torch.equal(logits(low), plain)
