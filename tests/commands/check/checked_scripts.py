@@ -131,64 +131,32 @@ def vllm(model):
 """
 
 
-#: The clean stream of the last token put into a corrupted run, layer by layer: `hf`.
-_DONOR = """
+#: A donor that goes from one invoke of a trace to another.
+_CROSSING = """
 CLEAN = "The capital of France is"
 CORRUPTED = "The capital of Italy is"
-ANSWER, OTHER = 42, 77
-LAYERS = (0, 3)
-
-
-def logit_diff(logits):
-    return logits[0, ANSWER] - logits[0, OTHER]
 
 
 def hf(model):
-    n_layers = len(model.model.layers)
-
     with model.trace(CLEAN):
-        clean_hs = {}.save()
-        for i in range(n_layers):
-            clean_hs[i] = model.model.layers[i].output[:, -1].clone()
-        clean = logit_diff(model.lm_head.output[:, -1]).save()
-
+        donor = model.model.layers[1].output[:, -1].clone().save()
     with model.trace(CORRUPTED):
-        corrupted = logit_diff(model.lm_head.output[:, -1]).save()
+        model.model.layers[1].output[:, -1] = donor
+        logits = model.lm_head.output[:, -1].save()
+    return {"logits": logits}
 
-    patched = {}
-    for i in LAYERS:
-        with model.trace(CORRUPTED):
-            model.model.layers[i].output[:, -1] = clean_hs[i]
-            diff = logit_diff(model.lm_head.output[:, -1]).save()
-        patched[i] = diff
 
-    return {"clean": clean, "corrupted": corrupted, "patched": patched}
-
-"""
-#: A donor that goes from one invoke of a trace to others: `vllm`.
-_CROSSING = """
 def vllm(model):
-    n_layers = len(model.model.layers)
-
     with model.trace(temperature=0.0, max_tokens=1) as tracer:  # mistake: crossing
-        clean_hs = {}.save()
         with tracer.invoke(CLEAN):
-            for i in range(n_layers):
-                out = model.model.layers[i].output
-                clean_hs[i] = (out[0][-1] + out[1][-1]).clone()
-            clean = logit_diff(model.logits).save()
+            out = model.model.layers[1].output
+            donor = (out[0][-1] + out[1][-1]).clone()
         with tracer.invoke(CORRUPTED):
-            corrupted = logit_diff(model.logits).save()
-        patched = {}.save()
-        for i in LAYERS:
-            with tracer.invoke(CORRUPTED):
-                model.model.layers[i].output[0][-1] = clean_hs[i]
-                model.model.layers[i].output[1][-1] = 0
-                patched[i] = logit_diff(model.logits)
-
-    return {"clean": clean, "corrupted": corrupted, "patched": patched}
+            model.model.layers[1].output[0][-1] = donor
+            model.model.layers[1].output[1][-1] = 0
+            logits = model.logits.clone().save()
+    return {"logits": logits}
 """
-
 
 _ADAPTER_FLOAT32 = f"""
 {_VECTOR}
@@ -366,7 +334,7 @@ MISTAKES = {
             ("        mlp_cache = {}.save()\n", ""),
             ("output.clone()", "output.save()"),
         ),
-        "crossing": _DONOR + _CROSSING,
+        "crossing": _CROSSING,
         "float32_written": both(
             """
             h = model.model.layers[2].output
