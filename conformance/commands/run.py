@@ -61,7 +61,7 @@ def run(
     """
     engines.require_engine()
     from conformance.report.terminal_text import summary
-    from conformance.runner.store.cleaning import sweep_observations
+    from conformance.runner.store import cleaning
     from conformance.spec.checkpoints import cache_folder
 
     with selecting.join_cluster(on, running) as allocate:
@@ -75,9 +75,9 @@ def run(
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
     else:
         summary(results, page, out)
-    sweep_observations(
-        cache_folder() / "observations"
-    )  # last: it takes as long as the cache is big
+    # Last: it takes as long as the cache is big.
+    cached = cleaning.observations(cache_folder() / "observations")
+    cleaning.sweep(cached, cleaning.OBSERVATIONS)
     raise typer.Exit(results.footer.exit_code)
 
 

@@ -110,7 +110,7 @@ def check(
     from conformance.commands.shared import execution
     from conformance.runner.planning import trust
     from conformance.runner.scheduling import TimeLimits
-    from conformance.runner.store.cleaning import sweep_checks
+    from conformance.runner.store import cleaning
     from conformance.spec.records import to_json
 
     place = reports or selecting.checks()
@@ -143,7 +143,7 @@ def check(
             activity.tell(_how_to_continue(request, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        sweep_checks(place)
+        cleaning.sweep(cleaning.runs(place), cleaning.CHECKS)
     if fix:
         before = {str(file.path): file.text for file in request.files}
         for line in write_fixes([one.checked for one in answered], before):

@@ -10,9 +10,9 @@ from typing import Any
 
 from conformance.errors import ConformanceError
 from conformance.runner.scheduling.planned import Launch
-from conformance.runner.store import (
-    GroupFolder,
-    ObservationCache,
+from conformance.runner.store import GroupFolder, ObservationCache
+from conformance.runner.store.keys import (
+    are_unchanged,
     ask_versions,
     deciding_variables,
     files_installed_in,
@@ -20,7 +20,6 @@ from conformance.runner.store import (
     scenario_digest,
     sources_digest,
 )
-from conformance.runner.store.keys import are_unchanged
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import Group, Job, Outcome, Status
 

@@ -14,15 +14,7 @@ from conformance.runner.store.folder import (
     read_plan,
     read_results,
 )
-from conformance.runner.store.keys import (
-    ask_versions,
-    deciding_variables,
-    files_installed_in,
-    observation_key,
-    read_versions,
-    scenario_digest,
-    sources_digest,
-)
+from conformance.runner.store.keys import ask_versions, read_versions
 
 __all__ = [
     "CHECK",
@@ -32,16 +24,11 @@ __all__ = [
     "RunPlan",
     "ask_versions",
     "create_run",
-    "deciding_variables",
-    "files_installed_in",
     "gathered_in",
     "link",
-    "observation_key",
     "open_run",
     "point_latest",
     "read_plan",
     "read_results",
     "read_versions",
-    "scenario_digest",
-    "sources_digest",
 ]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.runner.store.files import file_digest, read_record, write_text
+from conformance.runner.store.files import file_digest, read_record, replacing, write_text
 from conformance.runner.store.folder import GroupFolder
 from conformance.runner.store.keys import are_unchanged
 from conformance.spec import loose_json
@@ -45,8 +45,6 @@ class ObservationCache:
         opened has changed since; `folders` are the scenarios'.
         """
         entry = self.entry(key)
-        if not entry.is_dir():
-            return None
         stored = self._checked(entry, folders)
         if stored is None:
             shutil.rmtree(entry, ignore_errors=True)
@@ -97,9 +95,8 @@ class ObservationCache:
 
 
 def _link(source: Path, target: Path) -> None:
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        os.link(source, part)
-    except OSError:  # another file system, or too many links
-        shutil.copyfile(source, part)
-    part.replace(target)
+    with replacing(target) as part:
+        try:
+            os.link(source, part)
+        except OSError:  # another file system, or too many links
+            shutil.copyfile(source, part)

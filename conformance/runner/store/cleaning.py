@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,26 +51,19 @@ CHECKS_RULE = (
 )
 
 
-def sweep_checks(place: Path, limits: RetentionLimits = CHECKS) -> None:
-    """Remove the oldest finished checks beyond these limits."""
-    for item in select_superfluous(runs(place), limits, time.time()):
-        remove(item)
-
-
-def sweep_observations(cache: Path, limits: RetentionLimits = OBSERVATIONS) -> None:
-    """Remove the cached observations beyond these limits, those used the longest ago first."""
-    for item in select_superfluous(observations(cache), limits, time.time()):
+def sweep(items: Sequence[Item], limits: RetentionLimits) -> None:
+    """Remove the items beyond these limits from a list with the newest first."""
+    for item in select_superfluous(items, limits, time.time()):
         remove(item)
 
 
 def runs(reports: Path) -> list[Item]:
     """Return the finished runs of a folder, the newest first, without unfinished ones."""
-    found = [
+    return _newest_first(
         Item(path, measure(path), (path / "plan.json").stat().st_mtime)
         for path in _folders(reports)
         if (path / "plan.json").is_file() and not (path / UNFINISHED).exists()
-    ]
-    return sorted(found, key=lambda item: (item.used, item.path.name), reverse=True)
+    )
 
 
 def observations(cache: Path) -> list[Item]:
@@ -84,7 +77,11 @@ def observations(cache: Path) -> list[Item]:
     for entry in entries:
         with suppress(OSError):  # another process has just removed it
             found.append(Item(entry, measure(entry), entry.stat().st_mtime))
-    return sorted(found, key=lambda item: (item.used, item.path.name), reverse=True)
+    return _newest_first(found)
+
+
+def _newest_first(items: Iterable[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: (item.used, item.path.name), reverse=True)
 
 
 def select_superfluous(items: Sequence[Item], limits: RetentionLimits, now: float) -> list[Item]:

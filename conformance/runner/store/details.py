@@ -8,14 +8,13 @@ the digest of their file. Runs of earlier versions have the judgements in result
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import ConformanceError
-from conformance.runner.store.files import file_digest
+from conformance.runner.store.files import file_digest, replacing
 from conformance.spec.records import Answer, CellResult, Gain, Judged, Verdict
 
 #: The file's name.
@@ -41,15 +40,14 @@ def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ..
     rows = list(_rows(cells))
     names = rows[0].keys() if rows else ("cell", "of", "site")
     table = pa.table({name: _array(name, [row[name] for row in rows]) for name in names})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as part:
         parquet.write_table(table, part, compression="zstd")
         digest = file_digest(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return tuple(map(_without_passing, cells)), digest
+
+    def failing(answer: CellResult | Answer | None) -> list[Judged]:
+        return [one for one in (answer.observations if answer else ()) if not one.verdict.passes]
+
+    return tuple(_with(cell, failing(cell), failing(cell.beside)) for cell in cells), digest
 
 
 def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResult, ...]:
@@ -94,34 +92,29 @@ def _rows(cells: Sequence[CellResult]) -> Iterator[dict[str, Any]]:
         answers += [(_BESIDE, cell.beside)] if cell.beside else []
         for of, answer in answers:
             for judged in answer.observations:
-                yield {"cell": cell.id, "of": of, **_row(judged)}
-
-
-def _row(judged: Judged) -> dict[str, Any]:
-    row = {name: getattr(judged, name) for name in _COLUMNS}
-    gain = judged.gain
-    row["verdict"] = judged.verdict.value
-    row["gain"] = None if gain is None else [gain.g, gain.h, gain.sigma, *gain.tokens]
-    row["extra"] = json.dumps(dict(judged.extra), default=list) if judged.extra else ""
-    return row
+                gain = judged.gain
+                yield {
+                    "cell": cell.id,
+                    "of": of,
+                    **{name: getattr(judged, name) for name in _COLUMNS},
+                    "verdict": judged.verdict.value,
+                    "gain": gain and [gain.g, gain.h, gain.sigma, *gain.tokens],
+                    "extra": json.dumps(dict(judged.extra), default=list) if judged.extra else "",
+                }
 
 
 def _parse_judged(row: Mapping[str, Any]) -> Judged:
-    values = {name: row[name] for name in _COLUMNS}
     gain = row["gain"]
-    values["verdict"] = Verdict(row["verdict"])
-    values["gain"] = None if gain is None else Gain(gain[0], gain[1], gain[2], tuple(gain[3:]))
-    values["extra"] = json.loads(row["extra"]) if row["extra"] else {}
-    return Judged(**{**values, "ratios": tuple(row["ratios"]), "shape": tuple(row["shape"])})
+    parsed = {
+        "verdict": Verdict(row["verdict"]),
+        "gain": gain and Gain(gain[0], gain[1], gain[2], tuple(gain[3:])),
+        "extra": json.loads(row["extra"]) if row["extra"] else {},
+        "ratios": tuple(row["ratios"]),
+        "shape": tuple(row["shape"]),
+    }
+    return Judged(**{**{name: row[name] for name in _COLUMNS}, **parsed})
 
 
-def _without_passing(cell: CellResult) -> CellResult:
-    def off(observations: Sequence[Judged]) -> tuple[Judged, ...]:
-        return tuple(judged for judged in observations if not judged.verdict.passes)
-
-    return _with(cell, off(cell.observations), off(cell.beside.observations if cell.beside else ()))
-
-
-def _with(cell: CellResult, own: Sequence[Judged], beside: Sequence[Judged]) -> CellResult:
+def _with(cell: CellResult, own: Iterable[Judged], beside: Iterable[Judged]) -> CellResult:
     answer = cell.beside and replace(cell.beside, observations=tuple(beside))
     return replace(cell, observations=tuple(own), beside=answer)

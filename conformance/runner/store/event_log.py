@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,18 +31,13 @@ def append_event(events: Path, event: str, **details: Any) -> None:
 def find_probed(events: Path, start: int) -> frozenset[int]:
     """Return the engine's processes at the start of its probe, by events after byte `start`."""
     numbers: frozenset[int] = frozenset()
-    for event in _events(events, start):
-        if isinstance(event, dict) and event.get("event") == PROBING:
-            told = event.get("processes")
-            if type(told) is list:
-                numbers = frozenset(number for number in told if type(number) is int)
-    return numbers
-
-
-def _events(events: Path, start: int) -> Iterator[object]:
-    """Yield the readable lines after the first `start` bytes."""
-    with suppress(OSError), events.open("rb") as file:
-        file.seek(start)
-        for line in file.read().splitlines():
+    with suppress(OSError):
+        for line in events.read_bytes()[start:].splitlines():
+            event: object = None
             with suppress(ValueError):
-                yield loose_json.parsed(line)
+                event = loose_json.parsed(line)
+            if isinstance(event, dict) and event.get("event") == PROBING:
+                told = event.get("processes")
+                if type(told) is list:
+                    numbers = frozenset(number for number in told if type(number) is int)
+    return numbers

@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,12 +44,23 @@ def link(place: Path, target: Path) -> None:
         place.symlink_to(os.path.relpath(target, place.parent))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write by rename: a reader finds the old text or the new one, never a part."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Provide a path for a new file, which takes this one's place at the end by a rename: a reader
+    finds the old file or the new one, never a part.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part(path)
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def write_record(path: Path, record: object) -> None:
@@ -123,10 +135,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part(path)
-    save_file(contiguous, part)
-    part.replace(path)
+    with replacing(path) as part:
+        save_file(contiguous, part)
 
 
 def as_reals(tensor: Tensor) -> Tensor:
@@ -161,7 +171,3 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             remedy="remove the cell's folder and run again with --resume",
         ) from error
     return {name: as_reals(tensor) for name, tensor in read}
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.part")

@@ -25,6 +25,7 @@ from conformance.runner.store.files import (
     read_record,
     read_tensors,
     record_in,
+    replacing,
     safe,
     write_record,
     write_tensors,
@@ -350,9 +351,8 @@ def create_run(reports: Path, now: datetime, prefix: str = "") -> RunFolder:
 
 def point_latest(run: RunFolder) -> None:
     """Let the link `latest`, next to the run, point to it."""
-    part = run.path.parent / f".latest.{secrets.token_hex(4)}"
-    part.symlink_to(run.id, target_is_directory=True)
-    part.replace(run.path.parent / "latest")
+    with replacing(run.path.parent / "latest") as part:
+        part.symlink_to(run.id, target_is_directory=True)
 
 
 def open_run(reports: Path, name: str = "latest") -> RunFolder:

@@ -174,8 +174,8 @@ def finish(run: RunFolder, model: str) -> None:
 
 
 def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
-    beside = key.partition(".")[0] in always
-    return _plain(key) in cases or (beside and bool(cases)) or key.startswith("probe.")
+    scenario = key.partition(".")[0]
+    return _plain(key) in cases or (scenario in always and bool(cases)) or scenario == "probe"
 
 
 def _plain(key: str) -> str:
@@ -199,8 +199,7 @@ def _folder(run: RunFolder, model: str) -> Path:
 
 def check_thresholds(found: Mapping[str, KeptModel], thresholds: Thresholds) -> None:
     """Raise NotKept if cells without tensors were judged by other limits than these."""
-    other = [kept for kept in found.values() if kept.thresholds != thresholds]
-    if other:
+    if other := [kept for kept in found.values() if kept.thresholds != thresholds]:
         count = sum(len(kept.dropped) for kept in other)
         raise NotKept(
             f"{count:,} observations were judged by other limits, and their tensors were not kept",

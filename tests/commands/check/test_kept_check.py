@@ -187,9 +187,8 @@ def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
         (0, 2, ["0", "3", "4", "latest"]),
         (0, 1, ["0", "4", "latest"]),
     ):
-        cleaning.sweep_checks(
-            tmp_path, replace(cleaning.CHECKS, room=room_kib << 10, newest=newest)
-        )
+        limits = replace(cleaning.CHECKS, room=room_kib << 10, newest=newest)
+        cleaning.sweep(cleaning.runs(tmp_path), limits)
         assert left(tmp_path) == stay
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -73,17 +74,15 @@ def test_a_run_ends_with_a_cache_of_limited_size(tmp_path):
         (place / "values").write_bytes(b"x" * 8192)
         then = time.time() - days * DAY
         os.utime(place, (then, then))
-    cleaning.sweep_observations(tmp_path)
+    cleaning.sweep(cleaning.observations(tmp_path), cleaning.OBSERVATIONS)
     assert [place.exists() for place in places] == [False, True, True]
-    cleaning.sweep_observations(tmp_path, RetentionLimits(days=30, room=8192))
+    cleaning.sweep(cleaning.observations(tmp_path), RetentionLimits(days=30, room=8192))
     assert [place.exists() for place in places] == [False, False, True]
 
 
 def test_a_cached_observation_that_goes_meanwhile_counts_as_absent(tmp_path, monkeypatch):
     cache, group = ObservationCache(tmp_path / "cache"), GroupFolder(tmp_path / "run")
     group.write_group(Group("m", "b"))
-    import torch
-
     group.write_cell("s.c", Outcome(Status.OK), {"p0/s0/x": torch.zeros(1)})
     assert cache.keep("abcd", group, "s.c")
     [item] = cleaning.observations(cache.folder)

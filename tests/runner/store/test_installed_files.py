@@ -12,10 +12,9 @@ import pytest
 
 from conformance.runner.scheduling.planned import Launch
 from conformance.runner.scheduling.reuse import keys_of
-from conformance.runner.store import deciding_variables
-from conformance.runner.store.keys import files_installed_in
+from conformance.runner.store.keys import deciding_variables, files_installed_in
 from conformance.spec.checkpoints import cache_folder
-from conformance.spec.records import Backend, Case, Column, Job, Model
+from tests.faulty_run import job
 
 LONG_AGO = 1_000_000_000
 LARGE = b"x" * (2 << 20)
@@ -110,21 +109,12 @@ def test_a_changed_library_of_the_same_version_is_another_key(
 ) -> None:
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "plain.py").write_text("")
-    case = Case("plain", "all", ("a",))
-    job = Job(
-        engine="m:f",
-        model=Model("llama", "llama", ()),
-        column=Column(Backend("hf", "hf")),
-        checkpoint=Path("/one"),
-        folder=tmp_path,
-        scenarios=tmp_path,
-        cases=(case,),
-    )
+    plain = job("healthy", tmp_path, cases=("all",), scenarios=tmp_path)
 
     def key(**env: str) -> str:
         files_installed_in.cache_clear()
         launch = Launch(python, "", tuple(env.items()))
-        return keys_of(job, launch, "cpu")[case.key]
+        return keys_of(plain, launch, "cpu")["plain.all"]
 
     before = key()
     assert key() == before and key(OTHER="1") != before

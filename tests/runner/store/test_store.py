@@ -24,14 +24,13 @@ from conformance.runner.store import (
     RunPlan,
     ask_versions,
     create_run,
-    observation_key,
     open_run,
     point_latest,
     read_results,
     read_versions,
-    scenario_digest,
 )
 from conformance.runner.store.files import read_tensors, safe, write_tensors, write_text
+from conformance.runner.store.keys import observation_key, scenario_digest
 from conformance.spec.records import (
     Backend,
     Case,
@@ -68,15 +67,11 @@ def test_a_cell_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert observed["p0/s0/logits"].dtype is torch.bfloat16
     assert torch.equal(observed["p0/s0/logits"], TENSORS["p0/s0/logits"])
     assert list(run.groups()) == [("llama", "hf")]
-
-
-def test_a_cell_without_an_outcome_is_not_finished(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.write_cell("llama", "hf", "clean.all", OK, TENSORS)
-    (run.group_folder("llama", "hf").cell("clean.all") / "outcome.json").unlink()
+    group = run.group_folder("llama", "hf")
+    assert group.finished() == ("clean.all",)
+    (group.cell("clean.all") / "outcome.json").unlink()
     assert run.outcome("llama", "hf", "clean.all") is None
-    assert run.observations("llama", "hf", "clean.all") == {}
-    assert run.group_folder("llama", "hf").finished() == ()
+    assert run.observations("llama", "hf", "clean.all") == {} and group.finished() == ()
 
 
 def test_views_of_one_storage_and_other_layouts_can_be_kept(tmp_path: Path) -> None:
@@ -130,37 +125,15 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert path.read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.unlink(),
-        lambda path: path.write_bytes(path.read_bytes()[:-3]),
-        lambda path: path.write_bytes(b"\xff" * 40),
-        lambda path: path.write_bytes(b""),
-    ],
-)
-def test_a_finished_cell_without_its_observations_is_an_error(
-    tmp_path: Path, damage: object
-) -> None:
+def test_a_finished_cell_without_its_observations_is_an_error(tmp_path: Path) -> None:
+    """Damaged files: tests/hostile/test_damaged_files.py."""
     folder = GroupFolder(tmp_path)
     folder.write_cell("a.b", OK, TENSORS)
     path = folder.cell("a.b") / "observations.safetensors"
-    damage(path)  # type: ignore[operator]
+    path.unlink()
     with pytest.raises(ConformanceError) as caught:
         folder.observations("a.b")
-    assert caught.value.path == path
-    assert caught.value.remedy
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"status": "fine"}', '{"status": "ok", "colour": 1}'])
-def test_a_damaged_outcome_is_named(tmp_path: Path, text: str) -> None:
-    folder = GroupFolder(tmp_path)
-    folder.write_cell("a.b", OK, {})
-    path = folder.cell("a.b") / "outcome.json"
-    path.write_text(text)
-    with pytest.raises(ConformanceError, match="holds no valid Outcome") as caught:
-        folder.outcome("a.b")
-    assert caught.value.path == path
+    assert caught.value.path == path and caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/etc", ".hidden", "a\0b", "a\n"])
@@ -203,42 +176,48 @@ def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
     assert open_run(tmp_path, first.id).plan().run == first.id
 
 
-def test_a_run_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_what_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(ConformanceError, match="there is no run 'latest'"):
         open_run(tmp_path)
     with pytest.raises(ConformanceError, match=r"has no plan\.json"):
         RunFolder(tmp_path).plan()
+    with pytest.raises(ConformanceError, match="there are no results") as caught:
+        RunFolder(tmp_path).results()
+    assert "--resume" in caught.value.remedy
 
 
-def test_the_plan_comes_back(tmp_path: Path) -> None:
-    plan = RunPlan(
-        "r",
-        "now",
-        "conformance run",
-        (Model("llama", "llama", ()),),
-        (Column(Backend("hf", "hf")),),
-        (Cell("llama", "hf", "clean", "all"),),
-        widened(Thresholds(), 2.0),
-    )
-    RunFolder(tmp_path).write_plan(plan)
-    assert RunFolder(tmp_path).plan() == plan
-
-
-def test_results_come_back(tmp_path: Path) -> None:
+def test_the_plan_and_the_results_come_back(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
+    model, column = Model("llama", "llama", ()), Column(Backend("hf", "hf"))
+    cells = (Cell("llama", "hf", "clean", "all"),)
+    limits = widened(Thresholds(), 2.0)
+    plan = RunPlan("r", "now", "conformance run", (model,), (column,), cells, limits)
+    run.write_plan(plan)
+    assert run.plan() == plan
     run.write_results(RESULTS)
     assert run.results() == RESULTS
     assert list(json.loads((tmp_path / "results.json").read_text()))[-1] == "footer"
 
 
-def test_results_without_their_footer_are_refused(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    path = run.write_results(RESULTS)
-    whole = json.loads(path.read_text())
-    del whole["footer"]
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"footer": None}, "incomplete: it has no footer"),
+        ({"schema": "conformance-results/2"}, "has schema 'conformance-results/2'.*\n.*judge RUN"),
+        ({"models": 7}, "holds no valid Results"),
+        ({"backends": 7}, "holds no valid Results"),
+        ({"model": {"sources": 7}}, "holds no valid Results"),
+    ],
+)
+def test_results_of_another_form_are_refused(
+    tmp_path: Path, damage: dict[str, object], words: str
+) -> None:
+    path = RunFolder(tmp_path).write_results(RESULTS)
+    document = json.loads(path.read_text()) | damage
+    whole = {key: value for key, value in document.items() if damage.get(key, 7) is not None}
     path.write_text(json.dumps(whole))
-    with pytest.raises(ConformanceError, match="incomplete: it has no footer"):
-        run.results()
+    with pytest.raises(ConformanceError, match=words):
+        read_results(path)
 
 
 @given(st.floats(0, 0.999))
@@ -251,30 +230,6 @@ def test_results_cut_off_anywhere_are_refused(
     path.write_text(text[: int(share * len(text))])
     with pytest.raises(ConformanceError, match=r"cut off|incomplete"):
         run.results()
-
-
-def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.write_results(dataclasses.replace(RESULTS, schema="conformance-results/0"))
-    with pytest.raises(ConformanceError, match="has schema 'conformance-results/0'"):
-        run.results()
-
-
-@pytest.mark.parametrize("damage", [{"models": 7}, {"backends": 7}, {"model": {"sources": 7}}])
-def test_results_that_cannot_be_brought_up_to_date_are_refused(
-    tmp_path: Path, damage: dict[str, object]
-) -> None:
-    RunFolder(tmp_path).write_results(RESULTS)
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    with pytest.raises(ConformanceError, match="holds no valid Results"):
-        read_results(path)
-
-
-def test_results_that_do_not_exist_say_how_to_get_them(tmp_path: Path) -> None:
-    with pytest.raises(ConformanceError) as caught:
-        RunFolder(tmp_path).results()
-    assert "--resume" in caught.value.remedy
 
 
 # --- the log --------------------------------------------------------------------
@@ -291,11 +246,8 @@ def test_the_log_tail_begins_where_the_worker_did(tmp_path: Path) -> None:
     assert folder.log_tail(start).endswith("last words \N{SNOWMAN}")
     assert "first worker" not in folder.log_tail(start)
     assert len(folder.log_tail()) <= 8192
-
-
-def test_a_log_of_any_bytes_can_be_shown(tmp_path: Path) -> None:
-    GroupFolder(tmp_path).log.write_bytes(b"\xff\xfe broken \x00")
-    assert "broken" in GroupFolder(tmp_path).log_tail()
+    folder.log.write_bytes(b"\xff\xfe broken \x00")
+    assert "broken" in folder.log_tail()
 
 
 # --- the cache ------------------------------------------------------------------
