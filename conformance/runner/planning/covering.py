@@ -23,11 +23,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from conformance.spec.records import Case, Cell, Column, Model
+from conformance.spec.records import Cell, Column, Model
 from conformance.spec.scenario import ENGINE, Scenario
 
-#: The name of an option and the value that a cell has for it.
-_Value = tuple[str, object]
+#: A model, a case and a backend; the backend's environments count as one.
+_Row = tuple[str, str, str]
+
+#: An option's name and value, or two of them.
+_Covered = frozenset[tuple[str, object]]
 
 #: The engine of backends that run the reference's own code.
 _TRANSFORMERS = "hf"
@@ -58,11 +61,17 @@ def cover(
     several environments always run the same cells.
     """
     backends = {column.id: column.backend.id for column in columns}
-    dealers = [
-        _Dealer(scenarios[name], backends, members, models, kinds)
-        for name, members in _by_scenario(product).items()
-    ]
-    chosen = {cell for dealer in dealers for cell in dealer.chosen()}
+    rows: dict[str, dict[_Row, list[Cell]]] = {}
+    for cell in product:
+        row = cell.model, cell.case, backends[cell.backend]
+        rows.setdefault(cell.scenario, {}).setdefault(row, []).append(cell)
+    ids = [model.id for model in models]
+    chosen = {
+        cell
+        for name, own in rows.items()
+        for row in _Dealer(scenarios[name], own).choose(ids, kinds)
+        for cell in own[row]
+    }
     cells = tuple(cell for cell in product if cell in chosen)
     own = {column.backend.id for column in columns if column.backend.engine == _TRANSFORMERS}
     in_turn = [name for name in dict.fromkeys(backends.values()) if name not in own]
@@ -70,87 +79,60 @@ def cover(
     return Covering(cells, frozenset(cells) - both)
 
 
-def _by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    grouped: dict[str, list[Cell]] = {}
-    for cell in cells:
-        grouped.setdefault(cell.scenario, []).append(cell)
-    return grouped
-
-
 class _Dealer:
-    """Selects the cells of one scenario, going through the models in order."""
+    """Selects the rows of one scenario, going through the models in order."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        backends: Mapping[str, str],
-        product: Sequence[Cell],
-        models: Sequence[Model],
-        kinds: Collection[str],
-    ) -> None:
-        self._scenario = scenario
-        self._cases = {case.name: case for case in scenario.expand(1)}
-        self._backends = backends
-        self._used: Counter[tuple[str, str]] = Counter()
-        self._together: set[frozenset[_Value]] = set()
-        self._by_model = {
-            model.id: rows
-            for model in models
-            if (rows := [cell for cell in product if cell.model == model.id])
+    def __init__(self, scenario: Scenario, rows: Iterable[_Row]) -> None:
+        cases = {case.name: case for case in scenario.expand(1)}
+        self._of_engine = {
+            name for name, case in cases.items() if scenario.depends_on(case) == ENGINE
         }
-        self._kinds = [name for name in self._by_model if name in kinds]
-        self._kinds = self._kinds or list(self._by_model)[:1]
+        self._used: Counter[tuple[str, str]] = Counter()
+        self._together: set[_Covered] = set()
+        #: What each row covers: the values of its options, and every pair of them.
+        self._covers: dict[_Row, set[_Covered]] = {}
+        for row in rows:
+            choice = scenario.cases[row[1]]
+            named = [(_BACKEND, row[2]), *choice["layers"].items(), *choice["options"].items()]
+            both = [*combinations(named, 1), *combinations(named, 2)]
+            self._covers[row] = set(map(frozenset, both))
 
-    def chosen(self) -> list[Cell]:
-        taken: list[Cell] = []
-        dealt: list[Cell] = []
-        for model, everywhere in self._by_model.items():
-            if model in self._kinds:
-                taken += everywhere
+    def choose(self, models: Sequence[str], kinds: Collection[str]) -> set[_Row]:
+        there = {row[0] for row in self._covers}
+        own = [model for model in models if model in there]
+        whole = [model for model in own if model in kinds] or own[:1]
+        taken: set[_Row] = set()
+        dealt: list[_Row] = []
+        for model in own:
+            rows = [row for row in self._covers if row[0] == model]
+            if model in whole:
+                taken.update(rows)
                 continue
-            cells = [cell for cell in everywhere if not self._of_engine(cell)]
-            dealt += cells
-            taken += self._take(cells, {value for cell in cells for value in self._values(cell)})
-        left = {pair for cell in dealt for pair in self._pairs(cell)} - self._together
-        rest = set(dealt) - set(taken)
-        return taken + self._take([cell for cell in dealt if cell in rest], left)
+            rows = [row for row in rows if row[1] not in self._of_engine]
+            dealt += rows
+            every = {one for row in rows for one in self._covers[row]}
+            taken |= self._take(rows, {value for value in every if len(value) == 1})
+        left = {one for row in dealt for one in self._covers[row]} - self._together
+        return taken | self._take([row for row in dealt if row not in taken], left)
 
-    def _take(self, cells: Sequence[Cell], wanted: set[frozenset[_Value]]) -> list[Cell]:
-        """Take cells until everything wanted is covered; a backend's environments count as one."""
-        rows: dict[tuple[str, str, str], list[Cell]] = {}
-        for cell in cells:
-            key = (cell.model, cell.case, self._backends[cell.backend])
-            rows.setdefault(key, []).append(cell)
-        taken: list[Cell] = []
+    def _take(self, rows: Sequence[_Row], wanted: set[_Covered]) -> set[_Row]:
+        """Take rows until everything wanted is covered."""
+        left = list(rows)
+        taken: set[_Row] = set()
         while wanted:
-            scores = {key: self._score(members[0], wanted) for key, members in rows.items()}
-            best = max(rows, key=scores.__getitem__)  # the first of equals
-            covered = {*self._values(rows[best][0]), *self._pairs(rows[best][0])}
-            wanted = wanted - covered
-            self._together |= covered
+            scores = {row: self._score(row, wanted) for row in left}
+            best = max(left, key=scores.__getitem__)  # the first of equals
+            wanted = wanted - self._covers[best]
+            self._together |= self._covers[best]
             self._used[best[1:]] += 1
-            taken += rows.pop(best)
+            left.remove(best)
+            taken.add(best)
         return taken
 
-    def _score(self, cell: Cell, wanted: set[frozenset[_Value]]) -> tuple[int, int, int]:
-        """Return how much a cell covers: wanted items, new items, and how rarely it was used."""
-        covered = {*self._values(cell), *self._pairs(cell)}
-        used = self._used[cell.case, self._backends[cell.backend]]
-        return len(covered & wanted), len(covered - self._together), -used
-
-    def _of_engine(self, cell: Cell) -> bool:
-        return self._scenario.depends_on(self._cases[cell.case]) == ENGINE
-
-    def _values(self, cell: Cell) -> list[frozenset[_Value]]:
-        return [frozenset([value]) for value in self._options(cell)]
-
-    def _pairs(self, cell: Cell) -> list[frozenset[_Value]]:
-        return [frozenset(pair) for pair in combinations(self._options(cell), 2)]
-
-    def _options(self, cell: Cell) -> list[_Value]:
-        choice = self._scenario.cases[cell.case]
-        named = [*choice["layers"].items(), *choice["options"].items()]
-        return [(_BACKEND, self._backends[cell.backend]), *named]
+    def _score(self, row: _Row, wanted: set[_Covered]) -> tuple[int, int, int]:
+        """Return how much a row covers: wanted items, new items, and how rarely it was used."""
+        covered = self._covers[row]
+        return len(covered & wanted), len(covered - self._together), -self._used[row[1:]]
 
 
 def _in_bf16(
@@ -166,10 +148,16 @@ def _in_bf16(
     They are those on which bf16 can show something, a write of each model, and another if the model
     represents a kind of layer. Other models use one backend `in_turn`: an engine load costs more.
     """
-    cases: dict[tuple[str, str], Case] = {
-        (scenario.name, case.name): case
+    about = {
+        (scenario.name, case.name): (scenario, case)
         for scenario in scenarios.values()
         for case in scenario.expand(1)
+    }
+    telling = {key for key, (scenario, case) in about.items() if scenario.numerics(case)}
+    writing = {
+        key
+        for key, (scenario, case) in about.items()
+        if scenario.twin(case) and not case.settings and scenario.depends_on(case) != ENGINE
     }
     writes: Counter[tuple[str, str]] = Counter()
     both: set[Cell] = set()
@@ -180,22 +168,12 @@ def _in_bf16(
         every = set(backends.values())
         used = every if model.id in kinds else {in_turn[turn % len(in_turn)]}
         own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] in used]
-        writing = [
-            cell
-            for cell in own
-            if scenarios[cell.scenario].twin(cases[_case_of(cell)])
-            and not cases[_case_of(cell)].settings
-            and scenarios[cell.scenario].depends_on(cases[_case_of(cell)]) != ENGINE
-        ]
-        telling = {cell for cell in own if scenarios[cell.scenario].numerics(cases[_case_of(cell)])}
-        more = [cell for cell in writing if cell not in telling]
-        if more and (model.id in kinds or telling.isdisjoint(writing)):
-            one = min(more, key=lambda cell: writes[_case_of(cell)])
-            writes[_case_of(one)] += 1
-            telling |= {cell for cell in more if _case_of(cell) == _case_of(one)}
-        both |= telling
+        cases = [(cell.scenario, cell.case) for cell in own]
+        more = [case for case in cases if case in writing - telling]
+        taken = telling & set(cases)
+        if more and (model.id in kinds or taken.isdisjoint(writing)):
+            one = min(more, key=writes.__getitem__)
+            writes[one] += 1
+            taken.add(one)
+        both |= {cell for cell, case in zip(own, cases, strict=True) if case in taken}
     return both
-
-
-def _case_of(cell: Cell) -> tuple[str, str]:
-    return cell.scenario, cell.case

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -143,8 +144,8 @@ class _ModelJobMaker:
             for group in self._groups(column, self._in(cells, precision))
         ]
         after = tuple(job.id for job in engines)
-        make = lambda: self._forced(due)  # noqa: E731
-        forced = self._planned(FORCED.id, FORCED, make, needs=(reference.id,), after=after)
+        follow = partial(self._forced, due)
+        forced = self._planned(FORCED.id, FORCED, follow, needs=(reference.id,), after=after)
         return [build, reference, *engines, forced]
 
     def _groups(
@@ -168,7 +169,7 @@ class _ModelJobMaker:
     def groundwork(self, names: _Names, in_bf16: _Names) -> tuple[Planned, Planned]:
         """Return the jobs of the checkpoint and the reference; bf16 runs only for `in_bf16`."""
         build = self._planned(BUILD.id, BUILD, self._build, load=patience(self.model))
-        make = lambda: self._reference(names, in_bf16)  # noqa: E731
+        make = partial(self._reference, names, in_bf16)
         return build, self._planned(REFERENCE.id, REFERENCE, make, needs=(build.id,))
 
     def _planned(
@@ -198,31 +199,23 @@ class _ModelJobMaker:
         return checkpoint
 
     def _job(self, column: Column, cases: tuple[Case, ...], folder: str = "", **more: Any) -> Job:
-        checkpoint = self._checkpoint()
+        if column is BUILD:
+            more["checkpoint"] = self.cache
+        else:
+            checkpoint = self._checkpoint()
+            more |= {"checkpoint": checkpoint.path, "digest": checkpoint.digest}
         return Job(
             engine=ENGINES.get(column.engine, column.engine),
             model=self.model,
             column=column,
-            checkpoint=checkpoint.path,
             folder=self.run.group_folder(self.model.id, folder or column.id).path,
             scenarios=self.folder,
             cases=cases,
-            digest=checkpoint.digest,
             **more,
         )
 
     def _build(self) -> Job | None:
-        if locate(self.model, self.cache) is not None:
-            return None
-        return Job(
-            engine=ENGINES[BUILD.engine],
-            model=self.model,
-            column=BUILD,
-            checkpoint=self.cache,
-            folder=self.run.group_folder(self.model.id, BUILD.id).path,
-            scenarios=self.folder,
-            cases=(),
-        )
+        return None if locate(self.model, self.cache) else self._job(BUILD, ())
 
     def _cases(self, wanted: _Names) -> tuple[Case, ...]:
         layers = self._checkpoint().layers
@@ -239,13 +232,14 @@ class _ModelJobMaker:
         # The longest first: what changes nothing is computed once, also for its first steps.
         longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
         coarse = self._cases(in_bf16)
-        both = {case.key for case in (*coarse, *self._beside(coarse, Precision.BF16))}
-        only = tuple(case.key for case in longest if case.key not in both)
-        return self._job(REFERENCE, (*probe, *longest), float32_only=only, **self._settings())
+        both = {case.key for case in (*probe, *coarse, *self._beside(coarse, Precision.BF16))}
+        return self._reference_job(REFERENCE, (*probe, *longest), both)
 
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings of the reference in a lean run."""
-        return {"expect": {"precisions": sorted(self.precisions)}} if self.lean else {}
+    def _reference_job(self, column: Column, cases: tuple[Case, ...], both: Collection[str]) -> Job:
+        """Return a job of the reference. A lean run's has no other precisions than the run."""
+        only = tuple(case.key for case in cases if case.key not in both)
+        expect = {"precisions": sorted(self.precisions)} if self.lean else {}
+        return self._job(column, cases, float32_only=only, expect=expect)
 
     def _beside(
         self, cases: Iterable[Case], precision: Precision = Precision.FLOAT32
@@ -291,29 +285,23 @@ class _ModelJobMaker:
                 folder = self.run.group_folder(self.model.id, column).cell(case.key)
                 stored = folder / "observations.safetensors"
                 along = case_along(case, observed, members, precision, stored)
-                if along.key != case.key:
-                    forced[along.key] = along
-                    both |= {along.key} if precision is Precision.BF16 else set()
+                new = [along] if along.key != case.key else []
                 tried = one_layer.suspicious(observed, members, precision) or (
                     precision is Precision.BF16 and self._alone(place, case, observed)
                 )
                 if not self.lean and tried:
-                    alone = one_layer.case_of(case, column, stored)
-                    forced[alone.key] = alone
-                    both |= {alone.key} if precision is Precision.BF16 else set()
-        if not forced:
-            return None
-        only = tuple(key for key in forced if key not in both)
-        return self._job(FORCED, tuple(forced.values()), float32_only=only, **self._settings())
+                    new.append(one_layer.case_of(case, column, stored))
+                forced |= {each.key: each for each in new}
+                both |= {each.key for each in new if precision is Precision.BF16}
+        return self._reference_job(FORCED, tuple(forced.values()), both) if forced else None
 
     def _alone(self, column: Column, case: Case, observed: Mapping[str, Tensor]) -> bool:
         """Return whether bf16 alone decides a cell whose layers were all read: then test each."""
         layers = {site.layer for site in one_layer.unedited(observed)}
         if not layers >= set(range(self._checkpoint().layers)):
             return False
-        outcome = self.run.outcome(
-            self.model.id, gathered_in(column.id, Precision.FLOAT32), case.key
-        )
+        exact = gathered_in(column.id, Precision.FLOAT32)
+        outcome = self.run.outcome(self.model.id, exact, case.key)
         return outcome is None or outcome.status in {Status.UNSUPPORTED, Status.SKIPPED}
 
 

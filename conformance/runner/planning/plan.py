@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from conformance.errors import ConformanceError
@@ -25,16 +25,19 @@ def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Ite
 
     Raises ConformanceError with the valid ids for one that does not exist.
     """
-    names = list(dict.fromkeys(wanted))
+    names = list(wanted)
     if ALL in names:
         return tuple(items)
-    known = [item.id for item in items]
+    _require(names, [item.id for item in items], kind)
+    return tuple(item for item in items if not names or item.id in names)
+
+
+def _require(names: Iterable[str], known: Collection[str], kind: str, whose: str = "") -> None:
     for name in names:
         if name not in known:
             raise ConformanceError(
-                f"there is no {kind} {name!r}", remedy=f"one of: {', '.join(known)}"
+                f"there is no {kind} {name!r}{whose}", remedy=f"one of: {', '.join(known)}"
             )
-    return tuple(item for item in items if not names or item.id in names)
 
 
 def matcher(expression: str) -> Callable[[str], bool]:
@@ -110,10 +113,7 @@ def cells(
     ConformanceError if nothing is left: an empty run would look green.
     """
     product = _product(models, columns, scenarios, expression)
-    planned = tuple(cell for cell, missing in product if not missing)
-    if not planned:
-        raise no_cell(expression)
-    return planned
+    return _some((cell for cell, missing in product if not missing), expression)
 
 
 def missing_parts(
@@ -158,10 +158,11 @@ def _product(
                     yield cell, needs.difference(model.parts)
 
 
-def no_cell(expression: str, tier: str = "") -> ConformanceError:
-    """Return the error for an empty selection: an empty run would look green."""
+def _some(cells: Iterable[Cell], expression: str, tier: str = "") -> tuple[Cell, ...]:
+    if chosen := tuple(cells):
+        return chosen
     where = f" in tier {tier!r}" if tier else ""
-    return ConformanceError(
+    raise ConformanceError(
         f"no cell{where} matches -k {expression!r}" if expression else "there is nothing to run",
         remedy="see `conformance list`" + (", or choose of all cells: --tier full" if tier else ""),
     )
@@ -170,10 +171,7 @@ def no_cell(expression: str, tier: str = "") -> ConformanceError:
 def matching(cells: Iterable[Cell], expression: str, tier: str) -> tuple[Cell, ...]:
     """Return the cells of a tier that match an expression. Raises ConformanceError for none."""
     wanted = matcher(expression)
-    chosen = tuple(cell for cell in cells if wanted(cell.id))
-    if not chosen:
-        raise no_cell(expression, tier)
-    return chosen
+    return _some((cell for cell in cells if wanted(cell.id)), expression, tier)
 
 
 def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
@@ -213,10 +211,5 @@ def narrowed(
 
 def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, Scenario]:
     """Return the scenarios with these names, or all. Raises ConformanceError if one is unknown."""
-    for name in names:
-        if name not in scenarios:
-            raise ConformanceError(
-                f"there is no scenario {name!r}, which a tier of models.yaml names",
-                remedy=f"one of: {', '.join(scenarios)}",
-            )
+    _require(names, scenarios, "scenario", ", which a tier of models.yaml names")
     return {name: scenario for name, scenario in scenarios.items() if not names or name in names}

@@ -95,14 +95,6 @@ def note(cache: Path, executed: Executed) -> None:
             write_text(cache / _NOTES / f"{digest(lines)}.txt", "\n".join(lines))
 
 
-def _noted(cache: Path) -> set[str]:
-    lines: set[str] = set()
-    for path in (cache / _NOTES).glob("*.txt"):
-        with suppress(OSError, ValueError):
-            lines.update(path.read_text(encoding="utf-8").split("\n"))
-    return lines
-
-
 def _weights(source: Source) -> str:
     return f"weights {to_json(source)}"
 
@@ -125,7 +117,10 @@ def _content(path: Path) -> str:
 
 
 def _foreign(executed: Executed, named: Named) -> Iterator[_Foreign]:
-    noted = _noted(named.cache)
+    noted: set[str] = set()
+    for note_file in (named.cache / _NOTES).glob("*.txt"):
+        with suppress(OSError, ValueError):
+            noted.update(note_file.read_text(encoding="utf-8").split("\n"))
     yield from _of_manifest(executed, named, noted)
     for folder in folders_of(executed.scenarios):
         if folder not in folders_of(named.scenarios):
@@ -163,13 +158,10 @@ def _column(column: Column, own: Backend | None, cache: Path) -> Iterator[str]:
     # vLLM loads classes named in its options.
     if backend.options and (own is None or own.options != backend.options):
         yield f"the engine's options {dict(backend.options)!r}"
-    if column.python and not _built_here(column.python, cache):
+    python = _as_written(Path(column.python))
+    here = python == Path(sys.executable) or (cache / "environments").absolute() in python.parents
+    if column.python and not here:
         yield f"the interpreter {column.python!r}"
-
-
-def _built_here(python: str, cache: Path) -> bool:
-    place = _as_written(Path(python))
-    return place == Path(sys.executable) or (cache / "environments").absolute() in place.parents
 
 
 def _as_written(path: Path) -> Path:

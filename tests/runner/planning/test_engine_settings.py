@@ -13,7 +13,7 @@ from conformance.runner.environments.columns import NAME, short
 from conformance.runner.planning import engine_settings
 from conformance.runner.planning.engine_settings import SettingsGroup, separate, split
 from conformance.runner.planning.jobs import beside, expected, launch, planned_jobs
-from conformance.runner.store import GroupFolder, RunFolder
+from conformance.runner.store import RunFolder
 from conformance.spec.builtin.engine_alone import GENERATED, WITHOUT_NNSIGHT
 from conformance.spec.records import (
     Backend,
@@ -54,9 +54,7 @@ def test_cells_that_ask_nothing_are_the_main_group_whatever_their_order():
     names = {one.folder(VLLM.id) for one in others}
     assert names == {"vllm-pp1~prefix_cache-true", "vllm-pp1~block_tokens-32~blocks-6"}
 
-
-def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
-    [only] = split(VLLM, (KEPT,), SCENARIOS)
+    [only] = split(VLLM, (KEPT,), SCENARIOS)  # the column itself has these settings
     assert only.settings == {"prefix_cache": True}
     assert only.folder(VLLM.id) == "vllm-pp1"
 
@@ -71,12 +69,9 @@ def test_a_load_has_the_same_folder_where_the_cells_that_ask_nothing_are_settled
     assert names == {"llama:vllm-pp1~prefix_cache-true"}
 
 
-def test_an_engine_without_such_settings_is_loaded_once():
+def test_an_engine_without_such_settings_is_loaded_once_and_an_unknown_one_is_refused():
     [only] = split(Column(Backend(id="hf", engine="hf")), (SMALL, PLAIN, KEPT), SCENARIOS)
     assert (only.settings, only.cells) == ({}, (SMALL, PLAIN, KEPT))
-
-
-def test_a_word_that_no_engine_knows_is_refused():
     odd = {"plain": scenario("plain", {"prefixes": True})}
     with pytest.raises(ConformanceError, match="asks for prefixes of the engine"):
         split(VLLM, (PLAIN,), odd)
@@ -99,21 +94,6 @@ def test_a_process_of_an_engine_with_taps_is_told_of_them_before_it_imports_vllm
     assert told == dict(launch(VLLM).env)
 
 
-def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: Path):
-    run = RunFolder(tmp_path)
-    group = SettingsGroup({"prefix_cache": True}, (KEPT,))
-    [case] = SCENARIOS["kept"].expand(4)
-    folder = run.group_folder("llama", "vllm-pp1").path
-    model = Model("llama", "llama", ())
-    job = Job("vllm", model, VLLM, tmp_path, folder, tmp_path, cases=(case,))
-    moved = separate(run, job, group, VLLM.id)
-    assert separate(run, job, group, VLLM.id) == moved, "a resumed run finds its links"
-    assert moved.folder == run.group_folder("llama", "vllm-pp1~prefix_cache-true").path
-    there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
-    there.write_cell(case.key, Outcome(Status.OK), {})
-    assert run.outcome("llama", "vllm-pp1", KEPT.key) == Outcome(Status.OK)
-
-
 def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well(tmp_path: Path):
     [small] = [replace(case, steps=24) for case in SCENARIOS["small"].expand(4)]
     [kept] = SCENARIOS["kept"].expand(4)
@@ -131,15 +111,20 @@ def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well
     [extracted] = scenario("extracted", {"extraction": True}).expand(4)
     assert beside((extracted,), Precision.FLOAT32) == ()
 
+    # What another load observed is found in the cells' own column.
     run = RunFolder(tmp_path)
     group = SettingsGroup(small.settings, (SMALL,))
-    folder = run.group_folder("llama", "vllm-pp1").path
-    job = Job(
-        "vllm", Model("llama", "llama", ()), VLLM, tmp_path, folder, tmp_path, (small, without)
+    own, there = (
+        run.group_folder("llama", name) for name in ("vllm-pp1", group.folder("vllm-pp1"))
     )
-    moved = GroupFolder(separate(run, job, group, VLLM.id).folder)
-    moved.write_cell(without.key, Outcome(Status.OK), {})
-    assert run.outcome("llama", "vllm-pp1", without.key) == Outcome(Status.OK)
+    model = Model("llama", "llama", ())
+    job = Job("vllm", model, VLLM, tmp_path, own.path, tmp_path, (small, without))
+    moved = separate(run, job, group, VLLM.id)
+    assert separate(run, job, group, VLLM.id) == moved, "a resumed run finds its links"
+    assert moved.folder == there.path != own.path
+    for case in (small, without):
+        there.write_cell(case.key, Outcome(Status.OK), {})
+        assert run.outcome("llama", "vllm-pp1", case.key) == Outcome(Status.OK)
 
 
 def test_an_engine_without_nnsight_is_asked_once_for_a_prompt_that_a_case_has_many_times() -> None:

@@ -19,11 +19,6 @@ def test_a_local_folder_is_taken_as_it_lies(tmp_path):
     assert (found.id, found.architecture, found.sources[0].kind) == ("my-model", "qwen2", "path")
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path):
-    with pytest.raises(ConformanceError, match="no model that transformers can load"):
-        named.find_model(str(tmp_path), LISTED)
-
-
 def test_ids_of_the_manifest_come_before_a_hub():
     assert named.find_model("llama", LISTED).sources[0].kind == "tiny"
     hub = named.find_model("me/mine@abc", LISTED).sources[0]
@@ -43,13 +38,13 @@ def test_columns_are_named_by_their_stages():
     assert two.id == "vllm-pp1"
     assert named.columns(["hf"]) == named.columns(["hf", "hf"]) == (named.HF,)
     assert [column.id for column in named.columns([])] == ["vllm-pp1"]
-    with pytest.raises(ConformanceError, match="cannot run on 'vllm-async'"):
-        named.columns(["vllm-async"])
 
 
-@pytest.mark.parametrize("name", ["vllm-pp0", "vllm-pp99999999999", "vllm-tp0", "vllm-pp٣"])
-def test_no_stages_and_too_many_are_refused(name):
-    with pytest.raises(ConformanceError, match="cannot run on"):
+@pytest.mark.parametrize(
+    "name", ["vllm-async", "vllm-pp0", "vllm-pp99999999999", "vllm-tp0", "vllm-pp٣"]
+)
+def test_another_column_is_refused(name):
+    with pytest.raises(ConformanceError, match=f"cannot run on {name!r}"):
         named.columns([name])
 
 
@@ -63,9 +58,14 @@ def test_more_stages_than_layers_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "words"),
-    [('{"model_type": ["llama"]}', "no model_type"), ('{"model_type": "lama"}', "knows no 'lama'")],
+    [
+        ("", "no model that transformers can load"),
+        ('{"model_type": ["llama"]}', "no model_type"),
+        ('{"model_type": "lama"}', "knows no 'lama'"),
+    ],
 )
 def test_a_model_that_cannot_be_loaded_is_refused_at_once(config, words, tmp_path):
-    (tmp_path / "config.json").write_text(config)
+    if config:
+        (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConformanceError, match=words):
         named.find_model(str(tmp_path), tmp_path / "absent.yaml")

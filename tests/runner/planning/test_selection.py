@@ -76,10 +76,12 @@ def test_an_environment_makes_a_column_and_one_that_is_not_there_says_why(choice
     assert {cell.model for cell in narrow.cells} == {"llama"}  # wherever the backend runs
 
 
-def test_what_nothing_has_is_refused(choice):
-    for wrong in ({"model": ["lama"]}, {"tier": "huge"}, {"expression": "nothing"}):
-        with pytest.raises(ConformanceError):
-            select(choice(**wrong))
+@pytest.mark.parametrize(
+    "wrong", [{"model": ["lama"]}, {"tier": "huge"}, {"expression": "nothing"}]
+)
+def test_what_nothing_has_is_refused(choice, wrong):
+    with pytest.raises(ConformanceError):
+        select(choice(**wrong))
 
 
 def test_the_command_line_and_pytest_list_the_cells_that_are_meant(choice):
