@@ -15,7 +15,7 @@ SETTINGS = {
 }
 
 #: What every model is asked that hands out states, or refuses to.
-PLAIN = ("alone", "pair", "last")
+PLAIN = ("alone", "pair", "last", "again")
 
 #: Longer than a block of the cache, and than a step of the case `chunked`.
 LONG = (
@@ -54,7 +54,7 @@ def pair(lm, prompts, layers):
 
 @scenario(
     prompts=(PAIR[0], LONG),
-    options={"of": (*PLAIN, "again", "cached", "chunked")},
+    options={"of": (*PLAIN, "cached", "chunked")},
     equal=[("stream", "extracted")],
     settings=lambda case: {"extraction": True, **SETTINGS.get(case.options["of"], {})},
     tier=lambda case: "extraction" if case.options["of"] in PLAIN else "scheduling",
