@@ -25,7 +25,7 @@ from conformance.spec.records import Site
 #: The relative float32 tolerance to which a layer's branches must add up to its update.
 _ADDS_UP = 1e-5
 
-#: The values of one forward, named as in `judge.cell.diagnosis.transformations`.
+#: The values of one forward, named as in `judge.cell.diagnosis.hypotheses`.
 Step = dict[str, Tensor]
 
 

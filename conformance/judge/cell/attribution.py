@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import dropwhile
 from types import MappingProxyType
 
 from conformance.judge.cell.raised import (
@@ -74,30 +75,29 @@ def attribute(
     if single is not None and (single.verdict.passes or single.verdict is Verdict.DRIFT):
         return _between_stages(cell, single, plain)
     attribution = _by_evidence(cell, list(cells.values()), plain, engines)
-    return _beside_one_stage(attribution, single, stages)
-
-
-def _beside_one_stage(
-    attribution: Attribution, single: CellResult | None, stages: int
-) -> Attribution:
-    """Return the attribution, undecided if the pipeline may be the cause instead of nnsight."""
-    if attribution.side is not Side.NNSIGHT:
-        return attribution
+    # The pipeline may be the cause instead of nnsight.
+    side, words = Side.NNSIGHT, ""
     if single is not None and single.verdict not in _NOT_RUN:
         words = f"on {single.backend} the cell is {single.verdict} as well"
-        return Attribution(Side.NNSIGHT, f"{attribution.evidence}; {words}")
-    if stages > 1:
-        words = (
-            "on one stage the cell was not run, so nothing distinguishes nnsight from the pipeline"
-        )
-        return Attribution(Side.UNDECIDED, f"{attribution.evidence}; {words}")
-    return attribution
+    elif stages > 1:
+        one = "on one stage the cell was not run"
+        side, words = Side.UNDECIDED, f"{one}, so nothing distinguishes nnsight from the pipeline"
+    if attribution.side is not Side.NNSIGHT or not words:
+        return attribution
+    return Attribution(side, f"{attribution.evidence}; {words}")
+
+
+def by_harness(cell: CellResult) -> Attribution | None:
+    """Attribute a cell to the harness if it failed itself or could not judge."""
+    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
+        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    return None
 
 
 def _by_neither(cell: CellResult) -> Attribution | None:
     """Attribute a cell to causes outside both engine and nnsight."""
-    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
-        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    if (own := by_harness(cell)) is not None:
+        return own
     if cell.left:
         words = f"its block, or nnsight on its behalf, has changed {', '.join(cell.left)}"
         return Attribution(Side.UNDECIDED, words)
@@ -124,8 +124,12 @@ def _by_evidence(
     plain: Plain | None,
     engines: Mapping[str, str],
 ) -> Attribution:
-    if (unread := _by_reading(cell, plain)) is not None:
-        return unread
+    # Without observations, no reading of the layers is the stream: the harness lacks it, unless
+    # the engine computes another stream by itself.
+    unread = cell.verdict is Verdict.STRUCTURE and not cell.observations
+    if unread and (plain is None or plain.agrees):
+        side = Side.UNDECIDED if plain is None else Side.HARNESS
+        return Attribution(side, cell.reason + describe_plain(plain))
     if alike := _alike_everywhere(cell, peers, engines):
         return Attribution(Side.UNDECIDED, alike + describe_plain(plain))
     if _is_ended(cell):
@@ -135,17 +139,6 @@ def _by_evidence(
     if cell.verdict in _WRITE and clean and _all_pass(clean):
         return Attribution(Side.NNSIGHT, _WRITE_ALONE + describe_plain(plain))
     return _by_engine(plain) or _by_extraction(cell) or _by_runs_and_ends(cell, peers, plain)
-
-
-def _by_reading(cell: CellResult, plain: Plain | None) -> Attribution | None:
-    """Attribute a cell without observations, because no reading of the layers is the stream.
-
-    The harness lacks the reading, unless the engine computes another stream by itself.
-    """
-    if cell.verdict is not Verdict.STRUCTURE or cell.observations or (plain and not plain.agrees):
-        return None
-    side = Side.UNDECIDED if plain is None else Side.HARNESS
-    return Attribution(side, cell.reason + describe_plain(plain))
 
 
 def _is_ended(cell: CellResult) -> bool:
@@ -166,9 +159,8 @@ def _alike_everywhere(
         for peer in peers
         if (peer.scenario, peer.case) == (cell.scenario, cell.case) and peer.verdict not in _NOT_RUN
     ]
-    if len({engines.get(peer.backend, peer.backend) for peer in columns}) < 2:
-        return ""
-    if any(peer.verdict is not cell.verdict for peer in columns):
+    one_engine = len({engines.get(peer.backend, peer.backend) for peer in columns}) < 2
+    if one_engine or any(peer.verdict is not cell.verdict for peer in columns):
         return ""
     alike = f"{cell.verdict} alike on {', '.join(peer.backend for peer in columns)}"
     if _is_ended(cell):
@@ -188,9 +180,8 @@ def _passing_scenario(cell: CellResult, peers: Sequence[CellResult]) -> str:
     edited = _select(cell, lambda site: site.run == "edited")
     failing = _spots(one for one in cell.observations if one.verdict.fails)
     for peer in peers:
-        if peer.backend != cell.backend or peer.scenario == cell.scenario:
-            continue
-        if not peer.verdict.passes or not failing <= _spots(peer.observations):
+        other = peer.backend == cell.backend and peer.scenario != cell.scenario
+        if not (other and peer.verdict.passes and failing <= _spots(peer.observations)):
             continue
         writes = _select(peer, lambda site: site.run == "edited")
         same_layer = set(cell.layers.values()) <= set(peer.layers.values())
@@ -219,11 +210,11 @@ def _by_engine(plain: Plain | None) -> Attribution | None:
     if plain.confirmed:
         words = f"without nnsight it is wrong as well: {plain.evidence}; {plain.confirmed}"
         return Attribution(Side.ENGINE, words)
-    words = "definitions differ: without nnsight the engine's is not transformers', whose code"
-    return Attribution(
-        Side.UNDECIDED,
-        f"{words} the reference is, and nothing says which is right: {plain.evidence}",
+    words = (
+        "definitions differ: without nnsight the engine's is not transformers', whose code the "
+        f"reference is, and nothing says which is right: {plain.evidence}"
     )
+    return Attribution(Side.UNDECIDED, words)
 
 
 def _by_extraction(cell: CellResult) -> Attribution | None:
@@ -250,8 +241,8 @@ def _by_runs_and_ends(
 ) -> Attribution:
     """Compare clean and edited run, and the last logits with earlier reads."""
     note = describe_plain(plain)
-    ends = _select(cell, lambda site: site.run in {"", "clean"} and site.name in ENDS)
-    reads = _select(cell, lambda site: site.run in {"", "clean"} and site.name not in ENDS)
+    ends = _select(cell, lambda site: site.run != "edited" and site.name in ENDS)
+    reads = _select(cell, lambda site: site.run != "edited" and site.name not in ENDS)
     edited = _select(cell, lambda site: site.run == "edited")
     if edited and _all_pass(ends) and _all_pass(reads):
         return Attribution(Side.NNSIGHT, _WRITE_ALONE + note)
@@ -290,18 +281,13 @@ def _stays_off(reads: Sequence[Judged]) -> bool:
         site = Site.parse(observation.site)
         if site.name == "stream" and site.layer is not None:
             streams.setdefault((site.prompt, site.step), {})[site.layer] = observation
-    stays = False
+    stay = []
     for by_layer in streams.values():
         ordered = [observation for _, observation in sorted(by_layer.items())]
-        off = [not observation.verdict.passes for observation in ordered]
-        if not any(off):
-            continue
-        after = off.index(True)
+        after = list(dropwhile(lambda one: one.verdict.passes, ordered))
         spares_last = all(
-            bool(one.ratios) and one.ratios[-1] <= _NOISE < max(one.ratios)
-            for one in ordered[after:]
+            one.ratios and one.ratios[-1] <= _NOISE < max(one.ratios) for one in after
         )
-        if not (all(off[after:]) and len(off) - after > 1 and spares_last):
-            return False
-        stays = True
-    return stays
+        off = not any(one.verdict.passes for one in after)
+        stay += [off and spares_last and len(after) > 1] if after else []
+    return bool(stay) and all(stay)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from conformance.judge.cell.diagnosis.predictions import Hypothesis, NoisyRows, Scene
+from conformance.judge.cell.diagnosis.hypotheses import Hypothesis, NoisyRows, Scene
 from conformance.judge.cell.measures import metrics, structure
 from conformance.judge.cell.measures.floor import Floor
 from conformance.judge.cell.measures.gain import Effect
 from conformance.judge.cell.reference import ReferenceRuns
-from conformance.spec.records import Judged, Relation, Site, Verdict
+from conformance.spec.records import Judged, Limits, Relation, Site, Verdict
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +23,7 @@ class Evidence:
     reference: ReferenceRuns
     observed: Mapping[Site, Tensor]
     has_edit: bool
+    limits: Limits
     relations: list[Relation] = field(default_factory=list)
     judged: dict[Site, Judged] = field(default_factory=dict)
     rows: dict[Site, Tensor] = field(default_factory=dict)

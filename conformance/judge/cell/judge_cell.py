@@ -7,8 +7,9 @@ run or to the reference rounded alike, and `match` if it is as close as baseline
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -79,67 +80,61 @@ def judge_cell(
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
     seen = {Site.parse(name): tensor for name, tensor in candidate.items()}
     same_ids = structure.prompt_ids(prompt_ids, reference_ids)
-    evidence = Evidence(reference, reference.numbers(seen), has_edit, [same_ids, *relations])
+    numbers = reference.numbers(seen)
+    evidence = Evidence(reference, numbers, has_edit, limits, [same_ids, *relations])
     _compare_structure(evidence, reference.other_kinds(seen), comparable=same_ids.holds)
     if not same_ids.holds:
-        return verdicts.conclude(evidence, limits, explain=explain)
+        return verdicts.conclude(evidence, explain=explain)
     drawn_ids = _find_drawn(evidence) if draws is not None else {}
     _settle_chosen(evidence, drawn_ids)
-    chosen = _find_chosen(evidence) if draws is None else ()
-    _compare_values(evidence, limits, chosen, alone=alone)
-    _compare_tokens(evidence, limits)
+    _compare_values(evidence, drawn=draws is not None, alone=alone)
+    _compare_tokens(evidence)
     relation = None if draws is None else likelihood(list(drawn_ids.values()), draws)
     if relation is not None:
         evidence.relations.append(relation)
     if has_edit:
-        _compare_edits(evidence, limits, bitwise=bitwise)
+        _compare_edits(evidence, bitwise=bitwise)
     if alone:
-        _explain_drift(evidence, limits)
-
-    # A mixture's experts process the tokens of all requests together, so a neighbour's routing
-    # changes how many rows they add up.
-    apart = not reference.mixture
-
-    def alike(left: Site, right: Site) -> bool:
-        same_bits = batch_invariant or (bitwise and apart)
-        return not same_bits and _alike(evidence, limits, left, right)
-
-    def alike_beside(left: Site, right: Site) -> bool:
-        same_bits = batch_invariant or (
-            bitwise_beside and apart and _kept_beside(evidence, left, right)
-        )
-        return not same_bits and _alike(evidence, limits, left, right)
-
+        _explain_drift(evidence)
+    alike = partial(_alike, evidence, bitwise=bitwise, batch_invariant=batch_invariant)
+    alike_beside = partial(alike, bitwise=bitwise_beside, beside=True)
     for pairs, rule in ((equal, alike), (equal_alone, alike_beside)):
         evidence.relations += [
             rules.equal_within(evidence.observed, reference.reference_values, pair, rule)
             for pair in pairs
         ]
-    return verdicts.conclude(evidence, limits, explain=explain)
+    return verdicts.conclude(evidence, explain=explain)
 
 
-def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site) -> bool:
-    """Return whether two values differ by no more than rounding."""
+def _alike(
+    evidence: Evidence,
+    left: Site,
+    right: Site,
+    *,
+    bitwise: bool,
+    batch_invariant: bool,
+    beside: bool = False,
+) -> bool:
+    """Return whether two values differ by no more than rounding.
+
+    On a `bitwise` engine they must be equal, except in a mixture: experts process the tokens of all
+    requests together, so a neighbour's routing changes how many rows they add up. If one shared a
+    batch (`beside`), they must be equal only if they are in the clean run: the number of rows in a
+    batch may select another kernel for a product. A `batch_invariant` engine keeps all bits.
+    """
     one, other = evidence.observed[left], evidence.observed[right]
-    if one.shape != other.shape:
+    clean = [evidence.observed.get(replace(site, run="clean")) for site in (left, right)]
+    if beside and clean[0] is not None and clean[1] is not None:
+        bitwise = bitwise and torch.equal(clean[0], clean[1])
+    same_bits = batch_invariant or (bitwise and not evidence.reference.mixture)
+    if same_bits or one.shape != other.shape:
         return False
     if right not in evidence.floors:  # no number can be read from it
         return False
     noise_floor = evidence.floors[right]
     off = metrics.norm(metrics.rows(one) - metrics.rows(other), noise_floor.bulk)
     may = reach.follow_ties(right, len(off), evidence.reference.ties)
-    return bool((may | (off <= limits.far_max * noise_floor.noise)).all())
-
-
-def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
-    """Return whether both sites are bitwise equal in the clean run; True without a clean run.
-
-    The number of rows in a batch may select another kernel for a product.
-    """
-    clean = [evidence.observed.get(replace(site, run="clean")) for site in (left, right)]
-    if left.run not in ("clean", "edited") or clean[0] is None or clean[1] is None:
-        return True
-    return torch.equal(clean[0], clean[1])
+    return bool((may | (off <= evidence.limits.far_max * noise_floor.noise)).all())
 
 
 def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, comparable: bool) -> None:
@@ -179,43 +174,34 @@ def _compare_form(
     return (Verdict.NONFINITE, flaw) if flaw else None
 
 
-def _find_chosen(evidence: Evidence) -> set[Site]:
-    """Return sampled ids that the reference chose as the largest of its logits."""
-    reference = evidence.reference.reference_values
-    return {
-        site
-        for site in evidence.open()
-        if site.name == SAMPLED
-        and (logits := replace(site, name="logits")) in reference
-        and tokens.is_largest(reference[site], reference[logits])
-    }
+def _compare_values(evidence: Evidence, *, drawn: bool, alone: bool) -> None:
+    """Compare all open values, except the ids that are left to `_compare_tokens`.
 
-
-def _compare_values(
-    evidence: Evidence, limits: Limits, chosen: Collection[Site], *, alone: bool
-) -> None:
-    """Compare all open float tensors; ids are left to `_compare_tokens` if greedy or `chosen`."""
-    reference = evidence.reference
+    These are greedy ids and, if none are `drawn`, the sampled ones that the reference chose as the
+    largest of its logits.
+    """
+    reference, limits = evidence.reference, evidence.limits
+    chosen = () if drawn else tokens.largest_sites(reference.reference_values, SAMPLED)
     for site in evidence.open():
         if site.name == GREEDY or site in chosen:
             continue
         if reference.reference_values[site].is_floating_point():
             evidence.rows[site] = metrics.rows(evidence.observed[site])
         else:
-            _compare_integers(evidence, site, limits)
+            _compare_integers(evidence, site)
     reference.prepare(evidence.rows)
     evidence.floors.update((site, reference.floor(site)) for site in evidence.rows)
     for site, message in rules.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, message)
     remaining = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
     for site, distance in distances(reference, remaining, limits):
-        judged = _judge_distance(evidence, site, distance, limits)
+        judged = _judge_distance(evidence, site, distance)
         if judged.verdict is Verdict.MATCH and _proves_nothing(evidence.floors[site]):
             evidence.settle(site, Verdict.UNKNOWN, BASELINE_RUNS_DIFFER)
         else:
             evidence.judged[site] = judged
     if reference.routers_tie:
-        _pool_rows(evidence, limits)
+        _pool_rows(evidence)
     if reference.precision is Precision.BF16:
         _settle_untold(evidence, alone=alone)
 
@@ -238,13 +224,14 @@ def _settle_untold(evidence: Evidence, *, alone: bool) -> None:
             evidence.judged[site] = replace(judged, verdict=verdict, message=words)
 
 
-def _pool_rows(evidence: Evidence, limits: Limits) -> None:
+def _pool_rows(evidence: Evidence) -> None:
     """Fail rows that are far off if most rows of a name or run are, where routers tie.
 
     A single row may come from another expert, but not most rows of a name in all layers and steps
     of a prompt, or of a run. If their median is far off, so is each far-off row, even a step's only
     one.
     """
+    limits = evidence.limits
     for key in (lambda site: (site.run, site.prompt, site.name), lambda site: site.run):
         groups: dict[object, list[Site]] = {}
         for site, judged in evidence.judged.items():
@@ -272,11 +259,11 @@ def distances(
         yield from zip(batch, measured, strict=True)
 
 
-def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
+def _compare_integers(evidence: Evidence, site: Site) -> None:
     """Judge ids of the largest numbers by these, as greedy ids are; others by baseline flips."""
     reference, mine = evidence.reference, evidence.observed[site]
     verdict, words = integers.compare(mine, reference.integers(site), reference.precision)
-    weighed = None if verdict is Verdict.EXACT else _weigh_ids(evidence, site, limits)
+    weighed = None if verdict is Verdict.EXACT else _weigh_ids(evidence, site)
     if weighed is None:
         evidence.settle(site, verdict, words)
         return
@@ -287,9 +274,7 @@ def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
     evidence.settle(site, verdict, words, margin=worst.margin, noise=worst.noise)
 
 
-def _weigh_ids(
-    evidence: Evidence, site: Site, limits: Limits
-) -> tuple[Site, rankings.Weighed] | None:
+def _weigh_ids(evidence: Evidence, site: Site) -> tuple[Site, rankings.Weighed] | None:
     """Weigh ids by numbers of the same step and prompt; return the numbers' site and the result.
 
     None if the step's token is judged itself: ids that repeat it must equal it.
@@ -305,16 +290,14 @@ def _weigh_ids(
         found = rankings.numbers_of(mine, ids, (numbers, *baseline[other]))
         if found is None:
             continue
-        weighed = rankings.weigh(mine, ids[0], found, limits, reference.precision)
+        weighed = rankings.weigh(mine, ids[0], found, evidence.limits, reference.precision)
         if weighed is not None:
             return other, weighed
     return None
 
 
-def _judge_distance(
-    evidence: Evidence, site: Site, distance: floor.Distance, limits: Limits
-) -> Judged:
-    tensor, reference = evidence.observed[site], evidence.reference
+def _judge_distance(evidence: Evidence, site: Site, distance: floor.Distance) -> Judged:
+    tensor, reference, limits = evidence.observed[site], evidence.reference, evidence.limits
     right = reference.reference_values[site]
     rounded = right.to(getattr(torch, reference.precision.dtype))
     accepted = (right, rounded, *reference.baseline_values[site])
@@ -323,7 +306,10 @@ def _judge_distance(
     elif floor.within(distance, limits):
         outcome, message = Verdict.MATCH, ""
     elif floor.drifts(distance):
-        outcome, message = Verdict.DRIFT, _drift_message(distance)
+        far = f"{distance.q_max:.3g} × noise at most, {distance.q_med:.3g} × for the median token"
+        outcome, message = Verdict.DRIFT, f"coarser than baseline runs: {far}"
+        if distance.massive_near > 1:
+            message = f"massive activations are up to {distance.massive_ulps:.0f} steps off"
     else:
         outcome, message = Verdict.WRONG, _wrong_message(distance, limits)
     extra: dict[str, float] = {}
@@ -336,16 +322,12 @@ def _judge_distance(
         extra["shift_share"] = distance.shift
     if not outcome.passes and math.isfinite(distance.largest):
         extra[LARGEST] = distance.largest
+    figures = ("q_med", "q_max", "spread", "ratios", "error", "floor")
     return Judged(
-        site=str(site),
-        verdict=outcome,
-        message=message,
-        q_med=distance.q_med,
-        q_max=distance.q_max,
-        spread=distance.spread,
-        ratios=distance.ratios,
-        error=distance.error,
-        floor=distance.floor,
+        str(site),
+        outcome,
+        message,
+        **{name: getattr(distance, name) for name in figures},
         smallest=distance.smallest if outcome.passes else None,
         shape=tuple(tensor.shape),
         dtype=structure.short(tensor.dtype),
@@ -372,13 +354,6 @@ def _proves_nothing(noise_floor: floor.Floor) -> bool:
     return (metrics.median(noise) if noise_floor.mixture else max(noise)) >= NO_ROUNDING
 
 
-def _drift_message(distance: floor.Distance) -> str:
-    if distance.massive_near > 1:
-        return f"massive activations are up to {distance.massive_ulps:.0f} steps off"
-    most = f"{distance.q_max:.3g} × noise at most, {distance.q_med:.3g} × for the median token"
-    return f"coarser than baseline runs: {most}"
-
-
 def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
     if not distance.zero:
         return "not zero where the reference and every baseline run are exactly zero"
@@ -394,7 +369,7 @@ def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
     return f"{rows} off, by up to {distance.q_max:.3g} × noise"
 
 
-def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
+def _compare_tokens(evidence: Evidence) -> None:
     """Judge chosen ids by the reference's logits in their context; ids drift with their logits."""
     reference = evidence.reference
     choices: list[tuple[str, tokens.TokenChoice]] = []
@@ -409,7 +384,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
         if token.numel() != 1 or not 0 <= int(token) < own.numel():
             evidence.settle(site, Verdict.WRONG, f"{token.tolist()} is no id of {own.numel()}")
             continue
-        choice = tokens.choice(int(token), own, baseline, limits, reference.precision)
+        choice = tokens.choice(int(token), own, baseline, evidence.limits, reference.precision)
         outcome, message = Verdict.EXACT, ""
         if choice.flipped:
             outcome = Verdict.MATCH if choice.benign else Verdict.WRONG
@@ -417,7 +392,10 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
                 f"token {choice.chosen} instead of {choice.best}: margin {choice.margin:.3g}, "
                 f"noise of the pair {choice.noise:.3g}"
             )
-        if outcome is Verdict.WRONG and _follows_from_drift(evidence, site):
+        judged = evidence.judged.get(logits)
+        drifting = judged is not None and judged.verdict is Verdict.DRIFT
+        follows = drifting and tokens.is_largest(token, evidence.observed[logits])
+        if outcome is Verdict.WRONG and follows:
             outcome = Verdict.DRIFT
         else:
             choices.append((str(site), choice))
@@ -427,16 +405,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     evidence.relations += filter(None, (tokens.flips(choices), followed))
 
 
-def _follows_from_drift(evidence: Evidence, site: Site) -> bool:
-    """Return whether an id is the largest of its step's logits and these drift."""
-    logits = replace(site, name="logits")
-    judged = evidence.judged.get(logits)
-    if judged is None or judged.verdict is not Verdict.DRIFT:
-        return False
-    return tokens.is_largest(evidence.observed[site], evidence.observed[logits])
-
-
-def _explain_drift(evidence: Evidence, limits: Limits) -> None:
+def _explain_drift(evidence: Evidence) -> None:
     """Turn a drift that a known fault explains into `wrong`, however small it is.
 
     If routers tie, a few rows may come from another expert, and another token's row may look alike:
@@ -445,10 +414,10 @@ def _explain_drift(evidence: Evidence, limits: Limits) -> None:
     for site, observation in evidence.judged.items():
         if observation.verdict is not Verdict.DRIFT:
             continue
-        off = sum(ratio > limits.k_max for ratio in observation.ratios)
+        off = sum(ratio > evidence.limits.k_max for ratio in observation.ratios)
         if evidence.reference.routers_tie and 0 < 2 * off < len(observation.ratios):
             continue
-        if explanations := diagnose.explain_value(evidence, site, limits):
+        if explanations := diagnose.explain_value(evidence, site):
             message = f"holds {explanations[0].words}"
             evidence.judged[site] = replace(observation, verdict=Verdict.WRONG, message=message)
 
@@ -483,37 +452,23 @@ def _settle_chosen(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, in
         chosen = drawn if drawn in drawn_ids else greedy
         if site == greedy or chosen not in reference or chosen not in observed:
             continue
-        if _same_integers(observed[chosen], reference[chosen]):
+        if reference[site].is_floating_point():
             continue
-        repeats = _same_integers(reference[site], reference[chosen])
-        if repeats and _same_integers(observed[site], observed[chosen]):
+        same = tokens.same_ids(observed[chosen], reference[chosen])
+        repeats = tokens.same_ids(reference[site], reference[chosen])
+        if not same and repeats and tokens.same_ids(observed[site], observed[chosen]):
             words = "drawn: judged by how likely it is" if chosen == drawn else "repeats the token"
             evidence.settle(site, Verdict.MATCH, words)
 
 
-def _same_integers(left: Tensor, right: Tensor) -> bool:
-    if left.is_floating_point() or right.is_floating_point():
-        return False
-    return left.shape == right.shape and bool((left == right).all())
-
-
-def _find_astray(evidence: Evidence, clean: Site, limits: Limits) -> Tensor | None:
-    """Return which rows [T] of a clean run may come from another expert, None if no routers tie."""
-    if not evidence.reference.routers_tie:
-        return None
-    far = [ratio > limits.k_max for ratio in evidence.judged[clean].ratios]
-    rows = len(evidence.rows[clean])
-    return torch.tensor(far if len(far) == rows else [False] * rows)
-
-
-def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
+def _compare_edits(evidence: Evidence, *, bitwise: bool) -> None:
     """Measure the effect of the write at every observation that both runs have.
 
     Bitwise comparison is for float32 only: in bf16 a write rounds what the engine holds in two
     summands, and experts compute the tokens of all requests together. Neither keeps unreached rows
     bitwise equal, even on a `bitwise` reproducible engine.
     """
-    reference = evidence.reference
+    reference, limits = evidence.reference, evidence.limits
     floors: dict[Site, reach.Floors] = {}
     for after in sorted(evidence.floors, key=verdict.order):
         clean = replace(after, run="clean")
@@ -523,17 +478,17 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
                 floors[after] = pair
     exactly = bitwise and reference.precision is Precision.FLOAT32 and not reference.mixture
     still = reach.unreached(floors) if exactly else {}
-    run_pairs = {
-        site: gain.RunPair(
-            evidence.rows[replace(site, run="clean")],
-            evidence.rows[site],
-            *pair,
-            still=still.get(site),
-            repeats=bitwise,
-            astray=_find_astray(evidence, replace(site, run="clean"), limits),
+    run_pairs = {}
+    for site, pair in floors.items():
+        clean = replace(site, run="clean")
+        rows = (evidence.rows[clean], evidence.rows[site])
+        astray = None
+        if reference.routers_tie:  # a clean row that is far off may come from another expert
+            far = [ratio > limits.k_max for ratio in evidence.judged[clean].ratios]
+            astray = torch.tensor(far or [False] * len(rows[0]))
+        run_pairs[site] = gain.RunPair(
+            *rows, *pair, still=still.get(site), repeats=bitwise, astray=astray
         )
-        for site, pair in floors.items()
-    }
     effects: dict[Site, gain.Effect] = {}
     for batch in metrics.batches({site: evidence.observed[site] for site in run_pairs}):
         changes = gain.changes([run_pairs[site] for site in batch], limits)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from conformance.judge.cell.measures.structure import PROMPT_IDS
-from conformance.spec.records import Judged, Relation, Site, Verdict, record
+from conformance.spec.records import Answer, Judged, Precision, Relation, Site, Verdict, record
 
 #: The first verdict that applies decides. Only a proven failure outranks `unknown`.
 ORDER = (
@@ -46,6 +48,12 @@ class Judgement:
     harness: bool = False
     diagnosis: str = ""
     explanations: tuple[str, ...] = ()
+
+    def answer(self, precision: Precision, **more: Any) -> Answer:
+        """Return it as one precision's answer; `more` are further fields, or others instead."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        del own["explanations"]
+        return Answer(precision, **own | more)
 
 
 def unknown(reason: str) -> Judgement:

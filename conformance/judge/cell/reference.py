@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from conformance.judge.cell.diagnosis.predictions import NoisyRows
+from conformance.judge.cell.diagnosis.hypotheses import NoisyRows
 from conformance.judge.cell.integers import Runs
 from conformance.judge.cell.measures import floor, metrics, rounded, structure, tokens
 from conformance.spec.generated_tokens import in_precision
@@ -27,7 +27,7 @@ BASELINE_RUNS_DIFFER = (
 NO_NUMBER = "it is nan or infinite everywhere in every baseline run: nothing else can be compared"
 
 REFERENCE_RUN = "truth"
-#: Observations under this member help to diagnose (see `transformations`) and are never judged.
+#: Observations under this member help to diagnose (see `hypotheses`) and are never judged.
 AUXILIARY = "aux"
 
 #: The largest width assumed for a model if only its logits are given.
@@ -101,24 +101,23 @@ class ReferenceRuns:
         run.
         """
         for site, borrowed in other._floors.items():
-            shared = site in self.reference_values and self._clean(site) is None
-            if shared and self._same_values(site, other):
+            if site not in self.reference_values or self._clean(site) is not None:
+                continue
+            own, theirs = (
+                (runs.reference_values[site], *runs.baseline_values[site]) for runs in (self, other)
+            )
+            if len(own) == len(theirs) and all(
+                left.dtype == right.dtype and torch.equal(left, right)
+                for left, right in zip(own, theirs, strict=True)
+            ):
                 self._floors[site] = borrowed
-
-    def _same_values(self, site: Site, other: ReferenceRuns) -> bool:
-        own_tensors = (self.reference_values[site], *self.baseline_values[site])
-        other_tensors = (other.reference_values[site], *other.baseline_values[site])
-        return len(own_tensors) == len(other_tensors) and all(
-            own.dtype == foreign.dtype and torch.equal(own, foreign)
-            for own, foreign in zip(own_tensors, other_tensors, strict=True)
-        )
 
     def prepare(self, sites: Iterable[Site]) -> None:
         """Compute the noise floors of many observations together, which is several times faster."""
         clean_of = {site: self._clean(site) for site in sites if site not in self._floors}
-        clean_sites = [clean for clean in clean_of.values() if clean is not None]
+        clean_sites = [clean for clean in clean_of.values() if clean and clean not in clean_of]
         if clean_sites:
-            self.prepare(clean for clean in clean_sites if clean not in clean_of)
+            self.prepare(clean_sites)
         for unpaired in (True, False):
             group = [site for site, clean in clean_of.items() if (clean is None) is unpaired]
             for batch in metrics.batches({site: self.reference_values[site] for site in group}):
@@ -239,10 +238,8 @@ def read_reference(
         site: tuple(values[site] for values in runs.values()) for site in reference_values
     }
     clear = {site: places for site, places in odd.items() if site not in unclear}
-    if free is None:
-        greedy = tokens.greedy_sites(reference_values)
-    else:
-        greedy = tokens.greedy_sites({Site.parse(site): value for site, value in free.items()})
+    chosen = {Site.parse(site): value for site, value in (free or {}).items()}
+    greedy = tokens.largest_sites(reference_values if free is None else chosen)
     return ReferenceRuns(
         reference_values,
         baseline_values,

@@ -9,11 +9,15 @@ from conformance.judge.cell.diagnosis import diagnose, extent
 from conformance.judge.cell.evidence import Evidence
 from conformance.judge.cell.judgement import Judgement
 from conformance.judge.cell.measures.gain import Effect, Landing
-from conformance.spec.records import BF16_LIMITS, Limits, Precision, Relation, Site, Verdict
+from conformance.spec.records import BF16_LIMITS, Precision, Relation, Site, Verdict
+
+Claim = tuple[Verdict, str]
 
 #: Landings with an effect other than the intended one, and those that decide nothing.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
 _UNDECIDED = frozenset({Landing.POWERLESS, Landing.UNTOUCHED})
+#: A gain this close to 2 or -1 is one of them.
+_ROOM = 0.25
 #: The relation that is checked if the clean run is already wrong.
 RULE_OF_WRITES = "a write does what it should, though the clean run is off"
 #: A correct read-back may come from a copy that nothing uses (docs/numerics.md#the-gain).
@@ -23,11 +27,10 @@ _READ_BACK = (
 )
 
 
-def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
+def conclude(evidence: Evidence, *, explain: bool = True) -> Judgement:
     """Return the first verdict of the order that applies, with its reason."""
-    observations = tuple(
-        evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
-    )
+    ordered = sorted(evidence.judged, key=verdict.order)
+    observations = tuple(evidence.judged[site] for site in ordered)
     if evidence.has_edit:
         evidence.relations += _rule_of_writes(evidence)
     claims = verdict.claims(observations, evidence.relations)
@@ -35,7 +38,7 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
         claims += _write_claims(evidence, claims)
     decided, reason = verdict.deciding(claims)
     worst = verdict.worst(observations)
-    diagnosed = diagnose.diagnose(evidence, decided, limits) if explain else diagnose.Diagnosis()
+    diagnosed = diagnose.diagnose(evidence, decided) if explain else diagnose.Diagnosis()
     return Judgement(
         verdict=decided,
         reason=reason,
@@ -49,9 +52,7 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
     )
 
 
-def _write_claims(
-    evidence: Evidence, claims: Sequence[tuple[Verdict, str]]
-) -> list[tuple[Verdict, str]]:
+def _write_claims(evidence: Evidence, claims: Sequence[Claim]) -> list[Claim]:
     """Return what the gains say about the write.
 
     Whether the cell has the power to decide depends on the reference alone. If the candidate's
@@ -66,7 +67,12 @@ def _write_claims(
         # If every value equals a baseline run, any change is enough.
         moved = {site for site, effect in effects.items() if effect.moved}
         if kinds != {Verdict.EXACT} or not moved:
-            return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
+            sigmas = [effect.gain.sigma for effect in effects.values() if effect.gain is not None]
+            reason = "the write changes nothing that was observed, so nothing was tested"
+            if sigmas:
+                best = f"the best gain is uncertain by {min(sigmas):.2f}"
+                reason = f"the write is too small to be seen above the noise: {best}"
+            return [(Verdict.VACUOUS, reason)]
         return [] if _arrived(effects, moved, precision) else [_READ_BACK]
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
@@ -86,30 +92,23 @@ def _rule_of_writes(evidence: Evidence) -> list[Relation]:
     An entry in known.yaml that excuses the clean run excuses no fault of the write: it must not
     change other rows, must have most of its effect, and nothing as large in addition.
     """
-    off = {
-        site: effect
-        for site, effect in evidence.effects.items()
-        if _clean_is_wrong(evidence, site) and _goes_wrong(effect)
-    }
+    off = {}
+    for site, effect in evidence.effects.items():
+        if not _clean_is_wrong(evidence, site):
+            continue
+        goes_wrong = bool(effect.leaking)
+        if not goes_wrong and effect.gain is not None and effect.landing not in _UNDECIDED:
+            room = max(BF16_LIMITS.gain_tolerance, BF16_LIMITS.gain_sigmas * effect.gain.sigma)
+            other = abs(effect.gain.g - 1) > room or effect.gain.h > BF16_LIMITS.off_axis
+            goes_wrong = room <= BF16_LIMITS.gain_room and other
+        if goes_wrong:
+            off[site] = effect
     if not off:
         return []
-    ordered = sorted(off, key=verdict.order)
     leaks = [reason for _, reason in _leak_claims(off)]
-    why = leaks[0] if leaks else _gain_words(off, ordered[0])
-    where = verdict.places([str(site) for site in ordered])
+    why = leaks[0] if leaks else _gain_words(off, next(iter(off)))
+    where = verdict.places([str(site) for site in off])
     return [Relation(RULE_OF_WRITES, holds=False, detail=f"not at {where}: {why}")]
-
-
-def _goes_wrong(effect: Effect) -> bool:
-    """Return whether the write is off by more than a wrong clean run explains."""
-    if effect.leaking:
-        return True
-    if effect.gain is None or effect.landing in _UNDECIDED:
-        return False
-    room = max(BF16_LIMITS.gain_tolerance, BF16_LIMITS.gain_sigmas * effect.gain.sigma)
-    if room > BF16_LIMITS.gain_room:
-        return False
-    return abs(effect.gain.g - 1) > room or effect.gain.h > BF16_LIMITS.off_axis
 
 
 def _arrived(effects: Mapping[Site, Effect], shown: Collection[Site], precision: Precision) -> bool:
@@ -138,7 +137,7 @@ def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
     return clean.verdict in {Verdict.WRONG, Verdict.ALIASED}
 
 
-def _landing_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
+def _landing_claims(effects: Mapping[Site, Effect]) -> list[Claim]:
     """Claim dropped, partial or misscaled, from the observations with the power to decide."""
 
     def sites_with(*landings: Landing) -> list[Site]:
@@ -150,11 +149,17 @@ def _landing_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]
     if dropped and not (landed or partial or off):
         reason = f"the write had no effect: {_gain_words(effects, dropped[0])}"
         claims.append((Verdict.DROPPED, reason))
-    late = any(_comes_before(site, off_site) for site in dropped for off_site in off)
+    # In the same step, an observation before one that is off lacks the write.
+    late = any(
+        verdict.order(site)[:3] == verdict.order(other)[:3]
+        and verdict.order(site) < verdict.order(other)
+        for site in dropped
+        for other in off
+    )
     if dropped and (landed or late):
         where = verdict.places([str(site) for site in dropped])
-        gain = _gain_words(effects, dropped[0])
-        reason = f"the write had no effect on {where} ({gain}), elsewhere it had"
+        size = _gain_words(effects, dropped[0])
+        reason = f"the write had no effect on {where} ({size}), elsewhere it had"
         claims.append((Verdict.PARTIAL, reason))
     if partial:
         effect = effects[partial[0]]
@@ -162,18 +167,20 @@ def _landing_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]
         reason = f"the write had no effect on tokens {without} of {verdict.place(partial[0])}"
         claims.append((Verdict.PARTIAL, f"{reason}, but on tokens {reached}"))
     if off:
-        how = _misscaled_how(effects[off[0]])
-        claims.append((Verdict.MISSCALED, f"{how}: {_gain_words(effects, off[0])}"))
+        how = "landed with another size"
+        gain = effects[off[0]].gain
+        g = gain.g if gain else 0.0
+        if effects[off[0]].landing is Landing.MISDIRECTED:
+            how = "landed in another direction"
+        elif abs(g - 2) < _ROOM:
+            how = "was applied twice"
+        elif abs(g + 1) < _ROOM:
+            how = "landed with the opposite sign"
+        claims.append((Verdict.MISSCALED, f"the write {how}: {_gain_words(effects, off[0])}"))
     return claims
 
 
-def _comes_before(site: Site, later: Site) -> bool:
-    """Return whether the first is observed before the second in the same step."""
-    site_order, later_order = verdict.order(site), verdict.order(later)
-    return site_order[:3] == later_order[:3] and site_order < later_order
-
-
-def _leak_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
+def _leak_claims(effects: Mapping[Site, Effect]) -> list[Claim]:
     for site, effect in effects.items():
         if effect.leaking:
             where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(site)}"
@@ -184,29 +191,9 @@ def _leak_claims(effects: Mapping[Site, Effect]) -> list[tuple[Verdict, str]]:
     return []
 
 
-def _misscaled_how(effect: Effect) -> str:
-    if effect.landing is Landing.MISDIRECTED:
-        return "the write landed in another direction"
-    g = effect.gain.g if effect.gain else 0.0
-    room = 0.25
-    if abs(g - 2) < room:
-        return "the write was applied twice"
-    if abs(g + 1) < room:
-        return "the write landed with the opposite sign"
-    return "the write landed with another size"
-
-
 def _gain_words(effects: Mapping[Site, Effect], site: Site) -> str:
     gain = effects[site].gain
     if gain is None:
         return verdict.place(site)
     size = f"gain {gain.g:.2f} ± {gain.sigma:.2f}, off-axis {gain.h:.2f}"
     return f"{size} at {verdict.place(site)}"
-
-
-def _powerless_reason(effects: Sequence[Effect]) -> str:
-    sigmas = [effect.gain.sigma for effect in effects if effect.gain is not None]
-    if not sigmas:
-        return "the write changes nothing that was observed, so nothing was tested"
-    best = f"the best gain is uncertain by {min(sigmas):.2f}"
-    return f"the write is too small to be seen above the noise: {best}"

@@ -11,8 +11,7 @@ from conformance.engines.reference.at_once import recorded_steps
 from conformance.engines.reference.branches import Branches, collect_branch_values, find
 from conformance.engines.reference.model import PromptRun
 from conformance.engines.tree import follow, layer_path
-from conformance.judge.cell.diagnosis.predictions import NoisyRows, Scene
-from conformance.judge.cell.diagnosis.transformations import branches
+from conformance.judge.cell.diagnosis.hypotheses import NoisyRows, Scene, branches
 from conformance.spec.records import Site
 from tests.engines import tiny
 

@@ -202,13 +202,7 @@ BLAMED: dict[str, tuple[CellResult, list[CellResult], dict[str, object], Side, s
 @pytest.mark.parametrize(
     ("failed", "others", "facts", "side", "words"), BLAMED.values(), ids=BLAMED
 )
-def test_a_failed_cell_is_blamed_on(
-    failed: CellResult,
-    others: list[CellResult],
-    facts: dict[str, object],
-    side: Side,
-    words: str,
-) -> None:
+def test_a_failed_cell_is_blamed_on(failed, others, facts, side, words):
     blamed = found(failed, *others, **facts)
     assert blamed.side is side, blamed
     assert words in blamed.evidence
@@ -282,29 +276,30 @@ MISFIT = (Owner.ENGINE, "transformers/utils/loading_report.py")
         ((Owner.SELFTEST, Owner.NNSIGHT, Owner.SELFTEST, LOADER), None, Side.NNSIGHT),
     ],
 )
-def test_inside_the_engine_it_is_the_one_who_called_it(
-    frames: tuple[Owner | tuple[Owner, str], ...], plain: Plain | None, side: Side
-) -> None:
+def test_inside_the_engine_it_is_the_one_who_called_it(frames, plain, side):
     blamed = found(cell(Verdict.ERROR, frames=raised(*frames)), plain=plain)
     assert blamed.side is side
 
 
-def test_an_error_that_all_engines_share_is_undecided_but_for_one_of_the_trace() -> None:
-    engines = {"hf": "hf", "vllm-pp1": "vllm", "vllm-pp2": "vllm"}
-
-    def columns(*names: str, frames: tuple[Frame, ...]) -> list[CellResult]:
-        words = {"reason": "KeyError: 'x'"}
-        cells = [cell(Verdict.ERROR, backend=name, frames=frames) for name in names]
-        return [replace(each, **words) for each in cells]
-
-    for owner, side in ((Owner.NNSIGHT, Side.UNDECIDED), (Owner.SCENARIO, Side.HARNESS)):
-        both = columns("hf", "vllm-pp1", frames=raised(Owner.NNSIGHT, owner))
-        assert found(both[1], *both, engines=engines).side is side
-    stages = columns("vllm-pp1", "vllm-pp2", frames=raised(Owner.NNSIGHT))
-    assert found(stages[0], *stages, engines=engines).side is Side.NNSIGHT
-    both = columns("hf", "vllm-pp1", frames=raised(Owner.NNSIGHT))
-    both[0] = replace(both[0], reason="RuntimeError: another thing")
-    assert found(both[1], *both, engines=engines).side is Side.NNSIGHT
+@pytest.mark.parametrize(
+    ("columns", "owner", "same_words", "side"),
+    [
+        (("vllm-pp1", "hf"), Owner.NNSIGHT, True, Side.UNDECIDED),
+        (("vllm-pp1", "hf"), Owner.SCENARIO, True, Side.HARNESS),
+        (("vllm-pp1", "vllm-pp2"), Owner.NNSIGHT, True, Side.NNSIGHT),
+        (("vllm-pp1", "hf"), Owner.NNSIGHT, False, Side.NNSIGHT),
+    ],
+)
+def test_an_error_that_all_engines_share_is_undecided_but_for_one_of_the_trace(
+    columns: tuple[str, str], owner: Owner, same_words: bool, side: Side
+) -> None:
+    own, other = (
+        replace(said(Verdict.ERROR, "KeyError: 'x'", Owner.NNSIGHT, owner), backend=name)
+        for name in columns
+    )
+    if not same_words:
+        other = replace(other, reason="RuntimeError: another thing")
+    assert found(own, own, other, engines={**ENGINES, "hf": "hf"}).side is side
 
 
 @pytest.mark.parametrize(
@@ -315,9 +310,7 @@ def test_an_error_that_all_engines_share_is_undecided_but_for_one_of_the_trace()
         ((), Side.UNDECIDED),  # both within the noise, and not the same bits
     ],
 )
-def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(
-    off: tuple[str, ...], side: Side
-) -> None:
+def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(off, side):
     every = {"p0/s0/stream.1", "p0/s0/extracted.1", "p0/s0/logits"}
     failed = cell(scenario="extract", off=off, right=tuple(every - set(off)))
     for plain in (None, RIGHT):

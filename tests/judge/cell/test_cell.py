@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conformance.judge.cell import judgement as verdict
+from conformance.judge.cell.judgement import Judgement
 from conformance.judge.cell.measures import metrics
-from conformance.spec.records import BF16_LIMITS, Precision, Site, Verdict, from_json, to_json
+from conformance.spec.records import BF16_LIMITS, Precision, Site, Verdict, to_json
 from tests.judge.cell import toy
 
 BF16 = torch.bfloat16
@@ -52,17 +53,13 @@ def test_a_baseline_run_of_another_kind_matches_and_says_what_it_would_have_foun
     assert found.worst_site and found.worst_ratio and "noise" in found.reason
 
 
-@pytest.mark.parametrize("member", toy.BASELINE_RUNS)
-def test_bits_of_a_baseline_run_are_exact(member: str) -> None:
-    assert toy.judge(plain()[member], plain()).verdict is Verdict.EXACT
-
-
-def test_the_reference_rounded_to_bf16_is_exact() -> None:
-    rounded = {
+@pytest.mark.parametrize("member", [*toy.BASELINE_RUNS, "truth"])
+def test_bits_of_a_baseline_run_or_the_rounded_reference_are_exact(member: str) -> None:
+    run = {
         site: value.bfloat16() if value.is_floating_point() else value
-        for site, value in plain()["truth"].items()
+        for site, value in plain()[member].items()
     }
-    assert toy.judge(rounded, plain()).verdict is Verdict.EXACT
+    assert toy.judge(run, plain()).verdict is Verdict.EXACT
 
 
 Fault = Callable[[toy.Observations], None]
@@ -123,6 +120,7 @@ def another_token(run: toy.Observations) -> None:
 
 
 FAULTS: list[tuple[Fault, Verdict, str]] = [
+    (at("p0/s0/logits", lambda v: v.float()), Verdict.MATCH, "within the noise"),
     (drop, Verdict.MISSING, "stream after layer 2 of prompt 1"),
     (extra, Verdict.STRUCTURE, "no such observation"),
     (stream(lambda v: v[1:]), Verdict.STRUCTURE, "1 fewer rows"),
@@ -153,12 +151,6 @@ def test_faults_of_a_read(fault: Fault, kind: Verdict, words: str) -> None:
     found = toy.judge(run, plain())
     assert (found.verdict, words in found.reason) == (kind, True), found.reason
     assert not found.harness
-
-
-def test_logits_in_float32_are_welcome() -> None:
-    run = reading()
-    run["p0/s0/logits"] = run["p0/s0/logits"].float()
-    assert toy.judge(run, plain()).verdict is Verdict.MATCH
 
 
 @pytest.mark.parametrize("dose", [0.02, 0.5])
@@ -209,15 +201,6 @@ def test_a_write_on_one_prompt_only_is_partial() -> None:
     assert found.verdict is Verdict.PARTIAL and "prompt 1" in found.reason
 
 
-def test_upstream_of_the_write_is_no_vacuity() -> None:
-    """Layer 0 does not change, layers 1 to 4 do."""
-    found = toy.judge(steering(STEER), steered(0.5), has_edit=True)
-    assert found.verdict is Verdict.MATCH
-    gains = {j.site: j.gain for j in found.observations}
-    assert gains["edited/p0/s0/stream.0"] is None
-    assert gains["edited/p0/s0/stream.1"] is not None
-
-
 @pytest.mark.parametrize(("dose", "words"), [(0.0, "changes nothing"), (1e-4, "too small")])
 def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
     found = toy.judge(steering(toy.add(toy.vector(dose))), steered(dose), has_edit=True)
@@ -248,28 +231,18 @@ def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
     assert toy.judge(still, lost, has_edit=True).verdict is Verdict.VACUOUS
 
 
-def test_bits_of_a_baseline_run_are_exact_with_a_write() -> None:
-    for dose in (0.5, 0.02):
-        found = toy.judge(steered(dose)["padded"], steered(dose), has_edit=True)
-        assert found.verdict is Verdict.EXACT, found.reason
+@pytest.mark.parametrize("dose", [0.5, 0.02])
+def test_bits_of_a_baseline_run_are_exact_with_a_write(dose: float) -> None:
+    found = toy.judge(steered(dose)["padded"], steered(dose), has_edit=True)
+    assert found.verdict is Verdict.EXACT, found.reason
 
 
-def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> None:
-    run = steering(STEER)
-    for site in list(run):
-        if "stream" in site:
-            run[site] = run[site.replace("stream.0", "stream.1")] * 0.5
-        else:
-            run[site] = run[site].roll(1)
-    found = toy.judge(run, steered(0.5), has_edit=True)
-    assert found.verdict is Verdict.WRONG and "clean run" in found.reason
-
-
-def test_what_is_wrong_by_itself_is_not_excused_as_a_check_without_power() -> None:
-    """Only the read-back is sound: the engine is wrong, not what was asked of it."""
+@pytest.mark.parametrize("sound", [(), (0, AT)])
+def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write(sound):
+    """Nor is it excused as a check without power where only the read-back is sound."""
     run = steering(STEER)
     for site in map(Site.parse, list(run)):
-        if site.layer is None or site.layer > AT:
+        if site.layer not in sound:
             run[str(site)] = run[str(site)].roll(1, dims=-1)
     found = toy.judge(run, steered(0.5), has_edit=True)
     assert found.verdict is Verdict.WRONG and "clean run" in found.reason
@@ -333,9 +306,7 @@ def paired(has_edit: bool) -> tuple[dict[str, toy.Observations], toy.Observation
 
 
 @given(st.data(), st.booleans())
-def test_whatever_an_engine_hands_over_is_judged_and_does_not_pass(
-    data: st.DataObject, has_edit: bool
-) -> None:
+def test_whatever_an_engine_hands_over_is_judged_and_does_not_pass(data, has_edit):
     reference, good = paired(has_edit)
     pairs = [("alone", "stream.1")]
     judged = partial(toy.judge, has_edit=has_edit, equal=pairs, equal_alone=pairs, bitwise=True)
@@ -393,14 +364,28 @@ def test_beside_others_an_edited_run_is_held_to_bits_where_its_clean_run_has_the
         assert kept.holds is (holds and not promised), (off, promised)
 
 
+def generated(forced: tuple[tuple[int, ...], ...] = ()) -> toy.Observations:
+    return toy.observe(BF16, toy.CANDIDATE, steps=4, forced=forced)
+
+
 def generation(forced: tuple[tuple[int, ...], ...] = ()) -> dict[str, toy.Observations]:
-    free = toy.observe(torch.float32, 1, steps=4)
-    held = forced or toy.tokens_of(free)
+    held = forced or toy.tokens_of(toy.observe(torch.float32, 1, steps=4))
     return toy.reference(lambda d, p: toy.observe(d, p, steps=4, forced=held))
 
 
+def with_a_flip() -> tuple[toy.Observations, tuple[tuple[int, ...], ...]]:
+    """A run with another token at step 1 of prompt 1, and its tokens."""
+    first, (before, token, *after) = toy.tokens_of(generated())
+    forced = (first, (before, (token + 1) % toy.VOCABULARY, *after))
+    return generated(forced), forced
+
+
+def verdicts(found: Judgement) -> dict[str, Verdict]:
+    return {j.site: j.verdict for j in found.observations}
+
+
 def test_generation_along_the_candidates_own_tokens() -> None:
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    run = generated()
     found = toy.judge(run, generation(toy.tokens_of(run)))
     assert found.verdict is Verdict.MATCH, found.reason
     flips, follow = found.relations[-2:]
@@ -409,23 +394,24 @@ def test_generation_along_the_candidates_own_tokens() -> None:
 
 
 def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_reference() -> None:
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
-    ids = [list(row) for row in toy.tokens_of(run)]
-    ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
-    forced = tuple(map(tuple, ids))
-    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=forced)
+    flipped, forced = with_a_flip()
     found = toy.judge(flipped, generation(forced))
-    verdicts = {j.site: j.verdict for j in found.observations}
-    assert found.verdict is Verdict.WRONG and verdicts["p1/s1/tokens"] is Verdict.WRONG
-    assert verdicts["p1/s3/logits"] is Verdict.MATCH
+    assert found.verdict is Verdict.WRONG and verdicts(found)["p1/s1/tokens"] is Verdict.WRONG
+    assert verdicts(found)["p1/s3/logits"] is Verdict.MATCH
     assert "first at p1/s1/tokens" in found.relations[-2].detail
 
 
-def with_a_clear_flip(logits_too: bool) -> toy.Observations:
+@pytest.mark.parametrize(
+    ("logits_too", "follows", "expected"),
+    [(True, True, Verdict.DRIFT), (True, False, Verdict.WRONG), (False, True, Verdict.WRONG)],
+)
+def test_a_token_that_follows_from_logits_that_drift_drifts_as_they_do(
+    logits_too: bool, follows: bool, expected: Verdict
+) -> None:
     """The last token of a prompt is the reference's second, far within its margin; with logits that
     say so and are some ten times as far off as baseline ones, or without.
     """
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    run = generated()
     logits = run["p1/s3/logits"].float()
     first, second = logits.topk(2).indices.tolist()
     run["p1/s3/tokens"] = torch.tensor([second])
@@ -434,51 +420,33 @@ def with_a_clear_flip(logits_too: bool) -> toy.Observations:
         logits[first] -= gap / 2
         logits[second] += gap / 2
         run["p1/s3/logits"] = logits.to(BF16)
-    return run
-
-
-def test_a_token_that_follows_from_logits_that_drift_drifts_as_they_do() -> None:
-    found = toy.judge(with_a_clear_flip(logits_too=True), generation())
-    verdicts = {j.site: j.verdict for j in found.observations}
-    assert verdicts["p1/s3/logits"] is Verdict.DRIFT
-    assert verdicts["p1/s3/tokens"] is Verdict.DRIFT
-    assert found.verdict is Verdict.DRIFT, found.reason
-    assert "0 of 7" in found.relations[-2].detail
-
-
-def test_a_token_that_does_not_follow_from_its_logits_is_wrong() -> None:
-    run = with_a_clear_flip(logits_too=True)
-    run["p1/s3/tokens"] = run["p1/s3/logits"].argmin().reshape(1)
+    if not follows:
+        run["p1/s3/tokens"] = logits.argmin().reshape(1)
     found = toy.judge(run, generation())
-    verdicts = {j.site: j.verdict for j in found.observations}
-    assert verdicts["p1/s3/logits"] is Verdict.DRIFT
-    assert verdicts["p1/s3/tokens"] is Verdict.WRONG
-    found = toy.judge(with_a_clear_flip(logits_too=False), generation())
-    assert {j.site: j.verdict for j in found.observations}["p1/s3/tokens"] is Verdict.WRONG
+    assert (verdicts(found)["p1/s3/logits"] is Verdict.DRIFT) is logits_too
+    assert verdicts(found)["p1/s3/tokens"] is expected is found.verdict, found.reason
+    if expected is Verdict.DRIFT:
+        assert "0 of 7" in found.relations[-2].detail
+
+
+LENIENT = replace(BF16_LIMITS, margin=1e9)
 
 
 def test_steps_after_a_difference_are_unknown_when_the_reference_was_not_forced() -> None:
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
-    ids = [list(row) for row in toy.tokens_of(run)]
-    lenient = replace(BF16_LIMITS, margin=1e9)
-    ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
-    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
-    found = toy.judge(flipped, generation(), limits=lenient)
-    verdicts = {j.site: j.verdict for j in found.observations}
+    found = toy.judge(with_a_flip()[0], generation(), limits=LENIENT)
     # The id is not the largest of its own logits, which needs no reference along it.
     assert found.verdict is Verdict.WRONG and "largest of their own logits" in found.reason
-    assert verdicts["p1/s1/logits"] is Verdict.MATCH
-    assert verdicts["p1/s2/logits"] is Verdict.UNKNOWN
-    assert verdicts["p0/s3/logits"] is Verdict.MATCH
+    assert verdicts(found)["p1/s1/logits"] is Verdict.MATCH
+    assert verdicts(found)["p1/s2/logits"] is Verdict.UNKNOWN
+    assert verdicts(found)["p0/s3/logits"] is Verdict.MATCH
 
 
 def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() -> None:
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
-    ids = [list(row) for row in toy.tokens_of(run)]
+    first, (before, _, *after) = toy.tokens_of(generated())
     reference = toy.reference(partial(toy.observe, steps=4))
     torch.manual_seed(0)
-    ids[1][1] = int(reference["truth"]["p1/s1/logits"].topk(2).indices[1])
-    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
+    other = int(reference["truth"]["p1/s1/logits"].topk(2).indices[1])
+    flipped = generated((first, (before, other, *after)))
     flipped["p1/s1/logits"] = reference["eager"]["p1/s1/logits"].clone()
     for site in [site for site in flipped if site.startswith("p1/s2/") and "tokens" not in site]:
         flipped[site] = torch.randn(flipped[site].shape).to(flipped[site].dtype)
@@ -487,51 +455,47 @@ def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() ->
         logits[int(flipped[f"p1/s{step}/tokens"])] = logits.max() * 1.01
     rounded = flipped["p0/s0/stream.2"]
     flipped["p0/s0/stream.2"] = rounded + (0.02 * torch.randn(rounded.shape)).to(BF16)
-    found = toy.judge(flipped, reference, limits=replace(BF16_LIMITS, margin=1e9))
-    kinds = {item.verdict for item in found.observations}
+    found = toy.judge(flipped, reference, limits=LENIENT)
+    kinds = set(verdicts(found).values())
     assert {Verdict.UNKNOWN, Verdict.DRIFT} <= kinds and Verdict.WRONG not in kinds
     assert found.verdict is Verdict.UNKNOWN and found.harness
+
+
+def renamed(values: toy.Observations, name: str) -> toy.Observations:
+    """Copies of the tokens under another name."""
+    ids = {site: value for site, value in values.items() if site.endswith("tokens")}
+    return {site.replace("tokens", name): value.clone() for site, value in ids.items()}
 
 
 @pytest.mark.parametrize(("step", "other"), [(3, 0), (3, 1), (1, 0)])
 def test_what_repeats_a_flipped_token_is_held_to_that_token(step: int, other: int) -> None:
     """As `tracer.result` does. The last id is nobody's context: no reference is run along it."""
-    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
-    known = generation()
+    run, known = generated(), generation()
     for values in (run, *known.values()):
-        values |= {
-            name.replace("tokens", "result"): value.clone()
-            for name, value in list(values.items())
-            if name.endswith("tokens")
-        }
-    lenient = replace(BF16_LIMITS, margin=1e9)
+        values.update(renamed(values, "result"))
     run[f"p1/s{step}/tokens"] = (run[f"p1/s{step}/tokens"] + 1) % toy.VOCABULARY
     run[f"p1/s{step}/result"] = (run[f"p1/s{step}/tokens"] + other) % toy.VOCABULARY
-    verdicts = {j.site: j.verdict for j in toy.judge(run, known, limits=lenient).observations}
-    assert verdicts[f"p1/s{step}/tokens"] is Verdict.MATCH
-    expected = Verdict.WRONG if other else Verdict.MATCH
-    assert verdicts[f"p1/s{step}/result"] is expected
+    found = verdicts(toy.judge(run, known, limits=LENIENT))
+    assert found[f"p1/s{step}/tokens"] is Verdict.MATCH
+    assert found[f"p1/s{step}/result"] is (Verdict.WRONG if other else Verdict.MATCH)
 
 
 @pytest.mark.parametrize("laid_down", [False, True])
 def test_an_id_that_could_have_been_laid_down_is_a_choice_where_it_was_not(laid_down: bool) -> None:
     """`sampled` is what a block may have forced: the steps that it left alone are greedy."""
-    site, (known, run) = "p1/s3/sampled", (generation(), toy.observe(BF16, toy.CANDIDATE, steps=4))
-    known = {
-        member: {name.replace("tokens", "sampled"): value for name, value in values.items()}
-        for member, values in known.items()
-    }
-    run = {name.replace("tokens", "sampled"): value for name, value in run.items()}
+    site, known, run = "p1/s3/sampled", generation(), generated()
+    for values in (run, *known.values()):
+        values.update(renamed(values, "sampled"))
+        for name in [name for name in values if name.endswith("tokens")]:
+            del values[name]
     assert toy.judge(run, known).verdict is Verdict.MATCH
     if laid_down:
         for values in known.values():
             values[site] = known["truth"]["p1/s3/logits"].argmin().reshape(1)
     run[site] = (known["truth"][site] + 1) % toy.VOCABULARY
-    lenient = replace(BF16_LIMITS, margin=1e9)
-    verdicts = {j.site: j.verdict for j in toy.judge(run, known, limits=lenient).observations}
-    assert verdicts[site] is (Verdict.WRONG if laid_down else Verdict.MATCH)
-    strict = {j.site: j.verdict for j in toy.judge(run, known).observations}
-    assert strict[site] is Verdict.WRONG
+    expected = Verdict.WRONG if laid_down else Verdict.MATCH
+    assert verdicts(toy.judge(run, known, limits=LENIENT))[site] is expected
+    assert verdicts(toy.judge(run, known))[site] is Verdict.WRONG
 
 
 def test_tokens_without_the_references_logits_are_unknown() -> None:
@@ -551,20 +515,15 @@ def test_tokens_without_the_references_logits_are_unknown() -> None:
         (((3, 14, 15, 92, 66), toy.IDS[1]), "at position 4 66 instead of 65"),
     ],
 )
-def test_other_token_ids_are_compared_before_numbers(
-    ids: tuple[tuple[int, ...], ...], words: str
-) -> None:
+def test_other_token_ids_are_compared_before_numbers(ids, words):
     found = toy.judge(reading(), plain(), ids=ids)
     assert found.verdict is Verdict.STRUCTURE and words in found.reason
-    assert {item.verdict for item in found.observations} == {Verdict.UNKNOWN}
-    assert len(found.observations) == len(plain()["truth"])
+    assert verdicts(found) == dict.fromkeys(plain()["truth"], Verdict.UNKNOWN)
 
 
 @pytest.mark.parametrize("precision", list(Precision))
 @pytest.mark.parametrize("observed_beside", [True, False])
-def test_a_difference_that_is_zero_is_scaled_by_its_operands(
-    precision: Precision, observed_beside: bool
-) -> None:
+def test_a_difference_that_is_zero_is_scaled_by_its_operands(precision, observed_beside):
     """Transformers computes both operands by one kernel; an engine may round them apart."""
     dtype = getattr(torch, precision.dtype)
     begin = "float32_" if precision is Precision.FLOAT32 else ""
@@ -599,14 +558,10 @@ def test_what_the_harness_lacks_is_unknown() -> None:
     three = {k: v for k, v in plain().items() if k != "split"}
     untrue = {k: v for k, v in plain().items() if k != "truth"}
     holes = plain() | {"sdpa": {k: v for k, v in plain()["sdpa"].items() if "logits" not in k}}
-    spoiled = plain() | {"truth": plain()["truth"] | {"p0/s0/logits": torch.full((97,), torch.nan)}}
     empty: dict[str, toy.Observations] = {name: {} for name in plain()}
-    for reference in (three, untrue, holes, spoiled, empty):
+    for reference in (three, untrue, holes, empty):
         found = toy.judge(reading(), reference)
         assert found.verdict is Verdict.UNKNOWN and found.harness and found.reason
-    infinite = plain()["sdpa"]["p0/s0/stream.3"] * torch.inf
-    spoiled_run = plain() | {"sdpa": plain()["sdpa"] | {"p0/s0/stream.3": infinite}}
-    assert "not finite" in toy.judge(reading(), spoiled_run).reason
     for ids in ((), (toy.IDS[0], ())):
         assert toy.judge(reading(), plain(), ids=ids).verdict is Verdict.UNKNOWN
     assert toy.judge(reading(), plain(), has_edit=True).verdict is Verdict.UNKNOWN
@@ -641,28 +596,6 @@ def test_limits_decide() -> None:
     assert toy.judge(run, plain(), limits=loose).verdict is Verdict.MATCH
 
 
-def test_a_judgement_survives_json() -> None:
-    for found in (
-        toy.judge(reading(), plain()),
-        toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5, last=True), has_edit=True),
-    ):
-        assert to_json(from_json(verdict.Judgement, to_json(found))) == to_json(found)
-
-
-sites = st.sampled_from(sorted(plain()["truth"]))
-
-
-@given(sites, st.floats(0.2, 10), st.integers(0, 100))
-def test_nothing_passes_with_a_large_error_anywhere(site: str, dose: float, seed: int) -> None:
-    run = reading()
-    if "tokens" in site:
-        return
-    value = run[site].float()
-    draw = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
-    run[site] = (value + dose * value.std() * draw).bfloat16()
-    assert toy.judge(run, plain()).verdict.fails
-
-
 @given(st.permutations(sorted(plain()["truth"])))
 def test_the_order_of_observations_does_not_matter(order: list[str]) -> None:
     run = reading()
@@ -695,9 +628,7 @@ def test_prompts_of_other_widths_are_explained_each_by_itself() -> None:
     ("times", "leak", "holds"),
     [(1.0, False, True), (0.0, False, False), (2.0, False, False), (1.0, True, False)],
 )
-def test_where_the_clean_run_is_wrong_a_write_is_held_to_a_rule_of_its_own(
-    times: float, leak: bool, holds: bool
-) -> None:
+def test_where_the_clean_run_is_wrong_a_write_is_held_to_a_rule_of_its_own(times, leak, holds):
     """The cell is wrong as it is; a fault of the write besides must not hide behind that."""
     off = toy.edited(BF16, toy.CANDIDATE, {AT: toy.add(toy.vector(0.5), rows(True), times=times)})
     for site in [site for site in off if "stream.3" in site]:
@@ -723,9 +654,7 @@ def test_where_the_clean_run_is_wrong_a_write_is_held_to_a_rule_of_its_own(
         (Precision.FLOAT32, True, 2, Verdict.WRONG),
     ],
 )
-def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
-    precision: Precision, alone: bool, step: int | None, expected: Verdict
-) -> None:
+def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(precision, alone, step, expected):
     dtype = getattr(torch, precision.dtype)
     begin = "float32_" if precision is Precision.FLOAT32 else ""
 

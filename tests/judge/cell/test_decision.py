@@ -10,31 +10,31 @@ from conformance.judge.cell.both_precisions import decide
 from conformance.spec.records import Answer, Judged, Precision, Relation, Verdict
 
 FLOAT32, BF16 = Precision.FLOAT32, Precision.BF16
-BAD = [verdict for verdict in Verdict if verdict.fails]
-PASSING = [verdict for verdict in Verdict if verdict.passes]
-NEUTRAL = [verdict for verdict in Verdict if verdict.neutral]
 
 
 def both(meaning: Verdict, numerics: Verdict) -> list[Answer]:
     return [Answer(FLOAT32, meaning, "meaning"), Answer(BF16, numerics, "numerics")]
 
 
-@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(BAD, Verdict)))
-def test_what_float32_fails_fails(meaning: Verdict, numerics: Verdict) -> None:
-    found = decide(both(meaning, numerics))
-    assert found.verdict is meaning and found.leading.precision is FLOAT32
-    assert found.beside is not None and found.beside.verdict is numerics
+def expected(meaning: Verdict, numerics: Verdict) -> tuple[Verdict, Precision]:
+    """The verdict, and the precision that decides."""
+    if meaning.neutral:  # float32 is refused: bf16 decides alone
+        return numerics, BF16
+    if meaning.fails or numerics is Verdict.VACUOUS:  # in bf16, a check may have no power
+        return meaning, FLOAT32
+    if numerics.passes or (meaning is numerics is Verdict.DRIFT):
+        return (meaning if meaning is Verdict.DRIFT else numerics), FLOAT32
+    return numerics, BF16  # drift, what only bf16 shows, and a refusal
 
 
-@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(PASSING, BAD)))
-def test_what_only_bf16_shows_fails_but_for_a_check_without_power(
-    meaning: Verdict, numerics: Verdict
-) -> None:
-    found = decide(both(meaning, numerics))
-    if numerics is Verdict.VACUOUS:
-        assert found.verdict is meaning
-    else:
-        assert found.verdict is numerics and found.leading.precision is BF16
+@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(Verdict, repeat=2)))
+def test_float32_decides_correctness_and_bf16_the_rest(meaning: Verdict, numerics: Verdict) -> None:
+    for answers in itertools.permutations(both(meaning, numerics)):
+        found = decide(list(answers))
+        assert (found.verdict, found.leading.precision) == expected(meaning, numerics)
+        assert found.beside is not None and found.beside.precision is not found.leading.precision
+        if found.verdict is numerics and numerics.neutral and not meaning.neutral:
+            assert "numerics" in found.reason and str(meaning) in found.reason
 
 
 OFF = [Verdict.WRONG, Verdict.DRIFT, Verdict.UNKNOWN, Verdict.ALIASED]
@@ -66,41 +66,11 @@ def test_nor_a_rule_without_tolerance_that_does_not_hold() -> None:
     assert decide(without_power(Verdict.MATCH)).verdict is Verdict.MATCH
 
 
-@pytest.mark.parametrize("meaning", PASSING)
-def test_drift_is_shown_and_is_no_failure(meaning: Verdict) -> None:
-    found = decide(both(meaning, Verdict.DRIFT))
-    assert found.verdict is Verdict.DRIFT and not found.verdict.fails
-
-
-@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(NEUTRAL, Verdict)))
-def test_where_float32_is_refused_bf16_decides_alone(meaning: Verdict, numerics: Verdict) -> None:
-    found = decide(both(meaning, numerics))
-    assert found.verdict is numerics and found.leading.precision is BF16
-    assert "meaning" in (found.beside.reason if found.beside else "")
-
-
-SEEN = [*PASSING, Verdict.DRIFT]
-
-
-@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(SEEN, NEUTRAL)))
-def test_a_refusal_in_bf16_is_no_pass(meaning: Verdict, numerics: Verdict) -> None:
-    found = decide(both(meaning, numerics))
-    assert found.verdict is numerics and found.leading.precision is BF16
-    assert "numerics" in found.reason and str(meaning) in found.reason
-
-
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_single_precision_is_its_own_judge(verdict: Verdict) -> None:
     for precision in Precision:
         found = decide([Answer(precision, verdict, "only")])
         assert found.verdict is verdict and found.beside is None
-
-
-@pytest.mark.parametrize("numerics", [v for v in Verdict if v is not Verdict.VACUOUS])
-def test_a_tie_in_float32_hides_nothing_that_bf16_shows(numerics: Verdict) -> None:
-    answers = both(Verdict.DRIFT, numerics)
-    for order in itertools.permutations(answers):
-        assert decide(list(order)).verdict is (Verdict.DRIFT if numerics.passes else numerics)
 
 
 def test_a_failure_never_becomes_a_pass() -> None:

@@ -125,25 +125,12 @@ NAMED: list[tuple[str, Fault, str, str]] = [
 ]  # fmt: skip
 
 
-NAMES = [row[0] for row in NAMED]
-
-
-@pytest.mark.parametrize(("fault", "kind", "words"), [row[1:] for row in NAMED], ids=NAMES)
-def test_a_known_fault_is_named(fault: Fault, kind: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "fault", "kind", "words"), NAMED)
+def test_a_known_fault_is_named(name: str, fault: Fault, kind: str, words: str) -> None:
     found = toy.judge(fault(engine()), reference())
     assert found.verdict.fails
-    assert kind in found.explanations, found.diagnosis
+    assert found.explanations == (kind,), found.diagnosis
     assert words in found.diagnosis
-    assert len(found.explanations) <= 2, found.explanations
-
-
-def test_most_known_faults_are_named_without_a_tie() -> None:
-    tied = [
-        name
-        for name, fault, *_ in NAMED
-        if len(toy.judge(fault(engine()), reference()).explanations) > 1
-    ]
-    assert len(tied) <= 1, tied
 
 
 def test_an_unknown_fault_is_not_named() -> None:
@@ -186,10 +173,14 @@ def test_what_the_reference_records_of_another_layer_is_not_this_layers() -> Non
     assert found.verdict is Verdict.WRONG and found.explanations == ()
 
 
-def test_two_swapped_rows_are_no_shift() -> None:
-    swapped = each(lambda _, v: v[[1, 0, *range(2, len(v))]])(engine())
-    found = toy.judge(swapped, reference())
-    assert found.explanations == ("permuted",) and "only tokens 0-1 of prompt 0" in found.diagnosis
+def test_two_swapped_rows_are_no_shift_and_a_row_twice_is_no_other_order() -> None:
+    swapped, twice = (
+        toy.judge(each(lambda _, v, at=at: v[[*at, *range(2, len(v))]])(engine()), reference())
+        for at in ((1, 0), (1, 1))
+    )
+    assert swapped.explanations == ("permuted",)
+    assert "only tokens 0-1 of prompt 0" in swapped.diagnosis
+    assert "permuted" not in twice.explanations
 
 
 def test_what_explains_a_few_rows_of_many_is_not_the_explanation() -> None:
@@ -277,11 +268,6 @@ def test_a_single_number_is_no_multiple_of_the_right_one() -> None:
     assert not found.explanations
 
 
-def test_rows_that_two_tokens_share_are_in_no_other_order() -> None:
-    twice = each(lambda _, v: v[[1, 1, *range(2, len(v))]])(engine())
-    assert "permuted" not in toy.judge(twice, reference()).explanations
-
-
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool) -> None:
     """Where all tokens' rows are alike but for an expert, one that takes another expert has the row
@@ -328,9 +314,7 @@ def test_the_size_of_a_write_is_named(times: float, kind: str, words: str) -> No
     assert found.explanations[0] == kind and words in found.diagnosis, found.diagnosis
 
 
-def test_a_write_at_the_wrong_layer_is_named() -> None:
-    found = written(toy.add(toy.vector(0.5)), at=0)
-    assert found.verdict is Verdict.CONTAMINATED and "layer 0" in found.diagnosis
+def test_a_write_at_a_later_layer_is_named() -> None:
     late = written(toy.add(toy.vector(0.5)), at=2)
     assert late.verdict is Verdict.PARTIAL and "zero" in late.explanations
 
@@ -383,9 +367,7 @@ def test_a_stale_step_is_named() -> None:
 
 def test_what_is_missing_is_summarised() -> None:
     lost = {site: value for site, value in engine().items() if not site.endswith((".0", ".1"))}
-    found = toy.judge(lost, reference())
-    assert found.verdict is Verdict.MISSING
-    assert found.diagnosis == "concerns stream after layers 0-1"
+    assert toy.judge(lost, reference()).diagnosis == "concerns stream after layers 0-1"
 
 
 def other_shape(change: Callable[[Tensor], Tensor]) -> Fault:
@@ -411,9 +393,7 @@ SHAPES: list[tuple[Callable[[Tensor], Tensor], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "kind", "words"), SHAPES)
-def test_rows_of_another_shape_are_found(
-    change: Callable[[Tensor], Tensor], kind: str, words: str
-) -> None:
+def test_rows_of_another_shape_are_found(change, kind, words):
     found = toy.judge(other_shape(change)(engine()), reference())
     assert found.verdict is Verdict.STRUCTURE
     assert found.explanations == (kind,) and words in found.diagnosis, found.diagnosis
@@ -428,12 +408,8 @@ def test_a_value_that_has_two_names_is_told_by_the_observations_own() -> None:
     """As where the engine itself hands out what was read."""
 
     def twice(run: toy.Observations) -> toy.Observations:
-        extracted = {
-            of(Site.parse(site), name="extracted"): value
-            for site, value in run.items()
-            if Site.parse(site).name == "stream"
-        }
-        return extracted | run
+        streams = {site: value for site, value in run.items() if "stream" in site}
+        return {site.replace("stream", "extracted"): streams[site] for site in streams} | run
 
     known = {name: run if name == "aux" else twice(dict(run)) for name, run in reference().items()}
     off = twice(dict(engine()))

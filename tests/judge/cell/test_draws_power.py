@@ -1,8 +1,11 @@
-"""What drawn ids can show, and how rarely correct ones are called wrong: docs/numerics.md."""
+"""What drawn ids can show, and how rarely correct ones are called wrong (docs/numerics.md); how the
+judge goes by it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,17 +15,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance.engines import LIBRARIES
 from conformance.engines.building.checkpoint_builder import build
+from conformance.judge.cell.judge_cell import Judgement
 from conformance.judge.cell.measures.draws import (
     RATE,
     Draws,
     at_most,
     distribution,
     evidence,
+    likelihood,
     ways,
 )
 from conformance.spec.inputs import manifest
-from conformance.spec.records import Precision
+from conformance.spec.records import Precision, Verdict
 from conformance.spec.scenario import discover
+from tests.judge.cell import toy
 
 ROOT = Path(__file__).parents[3]
 NUMERICS = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
@@ -115,9 +121,7 @@ def down(share: float) -> str:
 
 
 @pytest.mark.parametrize(("name", "count", "asked", "used"), ALTERNATIVES)
-def test_another_way_to_draw_is_seen_as_often_as_is_said(
-    known: dict[tuple[str, str], Tensor], name: str, count: int, asked: Draws, used: Draws
-) -> None:
+def test_another_way_to_draw_is_seen_as_often_as_is_said(known, name, count, asked, used):
     chances = []
     for model in MODELS:
         logits = known[model, name]
@@ -160,9 +164,7 @@ ASKED = (Draws(), Draws(0.7), Draws(top_p=0.7), Draws(0.5, top_p=0.9), Draws(top
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("coarse", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.6, 6.0])
-def test_a_right_engine_adds_no_evidence_on_average(
-    asked: Draws, coarse: bool, spread: float
-) -> None:
+def test_a_right_engine_adds_no_evidence_on_average(asked, coarse, spread):
     """Exactly, by enumeration; in bf16 many logits are equal."""
     logits = spread * torch.randn(512, generator=torch.Generator().manual_seed(1))
     logits = logits.bfloat16() if coarse else logits
@@ -218,3 +220,79 @@ def test_one_matrix_has_no_more_drawn_cells_than_the_rate_allows_for() -> None:
     assert not any(each.form(4, case) for each in drawn for case in each.cases)
     backends = [each for each in manifested.backends if each.engine not in LIBRARIES]
     assert cells * len(backends) * len(Precision) * RATE <= 1e-3
+
+
+#: Nearly every id is as likely as another.
+WIDE = Draws(temperature=50.0)
+
+
+def test_padding_the_largest_and_even_draws_are_not_likely() -> None:
+    source = torch.Generator().manual_seed(0)
+    logits = [1.6 * torch.randn(50, generator=source) for _ in range(64)]
+    largest = [(row, int(row.argmax())) for row in logits]
+    evenly = [(row, at % 50) for at, row in enumerate(logits)]
+    padding = [(row, 0) for row in logits]
+    for wrong in (largest, evenly, padding):
+        found = likelihood(wrong, Draws())
+        assert found is not None and not found.holds, found
+    assert likelihood([], Draws()) is None
+
+
+def test_of_equally_likely_ids_at_a_top_ps_end_any_may_be_drawn() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.25, 0.25]))
+    kept = distribution(logits, Draws(top_p=0.6))
+    assert kept.tolist() == pytest.approx([0.5, 0.25, 0.25])
+    assert distribution(logits, Draws(top_p=0.4)).tolist() == pytest.approx([1.0, 0.0, 0.0])
+
+
+def cell(
+    ids: Sequence[int], *, along: bool
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """What a column drew, and the reference in float32: along these ids, or its likeliest."""
+    source = torch.Generator().manual_seed(5)
+    logits = [2 * torch.randn(60, generator=source) for _ in ids]
+    rows = {f"p0/s{step}/logits": row for step, row in enumerate(logits)}
+    own = {f"p0/s{step}/sampled": torch.tensor([token]) for step, token in enumerate(ids)}
+    greedy = {f"p0/s{step}/sampled": row.argmax().reshape(1) for step, row in enumerate(logits)}
+    known = {**rows, **(own if along else greedy)}
+    return {**rows, **own}, {"truth": known, "float32_a": known, "float32_b": known}
+
+
+def judged(ids: Sequence[int], *, along: bool, draws: Draws | None = WIDE) -> Judgement:
+    observed, known = cell(ids, along=along)
+    return toy.judge(observed, known, precision=Precision.FLOAT32, draws=draws)
+
+
+def likeliest(count: int) -> list[int]:
+    _, known = cell([0] * count, along=False)
+    return [int(known["truth"][f"p0/s{step}/sampled"]) for step in range(count)]
+
+
+def test_ids_along_which_the_reference_was_not_run_are_unknown_and_not_wrong() -> None:
+    ids = [*likeliest(2), 7, 8]
+    lost = judged(ids, along=False)
+    assert (lost.verdict, lost.harness) == (Verdict.UNKNOWN, True)
+    assert "not run along the candidate's token of step 2" in lost.reason
+    assert judged(ids, along=True).verdict is Verdict.EXACT
+
+
+def test_the_last_id_that_was_drawn_is_nobodys_context() -> None:
+    ids = [*likeliest(3), 7]
+    assert judged(ids, along=False).verdict.passes
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(7, Verdict.MATCH), (8, Verdict.WRONG)])
+def test_what_repeats_a_drawn_id_is_held_to_that_id(again: int, verdict: Verdict) -> None:
+    ids = [*likeliest(3), 7]
+    observed, known = cell(ids, along=False)
+    for values in (observed, *known.values()):
+        drawn = [name for name in values if name.endswith("sampled")]
+        values.update({name.replace("sampled", "again"): values[name] for name in drawn})
+    observed["p0/s3/again"] = torch.tensor([again])
+    found = toy.judge(observed, known, precision=Precision.FLOAT32, draws=WIDE)
+    assert found.verdict is verdict
+
+
+def test_an_id_that_is_laid_down_or_none_at_all_is_wrong() -> None:
+    assert judged([*likeliest(3), 7], along=False, draws=None).verdict is Verdict.WRONG
+    assert judged([*likeliest(3), 60], along=False).verdict is Verdict.WRONG

@@ -57,16 +57,12 @@ def said(off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str = "") 
         ({1: rows(1) + 0.006 * rows(77)}, (1,), "", "no single layer"),
     ],
 )
-def test_the_layers_that_do_something_else_introduce_it(
-    off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str, words: str
-) -> None:
+def test_the_layers_that_do_something_else_introduce_it(off, failing, run, words):
     assert said(off, failing, run).startswith(words)
 
 
 @pytest.mark.parametrize(("off", "holds"), [(0.0, True), (0.003, True), (0.02, False)])
-def test_where_bf16_decides_alone_each_layer_is_held_to_its_own_input(
-    off: float, holds: bool
-) -> None:
+def test_where_bf16_decides_alone_each_layer_is_held_to_its_own_input(off, holds):
     members = fed()
     observed = {name: value.bfloat16() for name, value in members["truth"].items()}
     moved = members["truth"]["p0/s0/stream.2"] + off * rows(5)

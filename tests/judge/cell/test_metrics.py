@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.cell.measures import floor, metrics
-from conformance.spec.records import BF16_LIMITS, Precision, Thresholds
+from conformance.judge.cell.measures.floor import Floor
+from conformance.spec.records import BF16_LIMITS, Limits, Precision, Thresholds
 from tests.judge.cell import toy
 
 sizes = st.floats(1e-3, 1e3)
@@ -25,10 +26,16 @@ def noisy(tokens: int = 6, width: int = 32, seed: int = 0) -> tuple[torch.Tensor
     return reference, reference + 0.01 * off * reference.norm(dim=-1, keepdim=True) / width**0.5
 
 
+def judged(candidate: torch.Tensor, noise_floor: Floor, limits: Limits = BF16_LIMITS) -> str:
+    distance = toy.measure(candidate, noise_floor, limits)
+    if floor.within(distance, limits):
+        return "match"
+    return "drift" if floor.drifts(distance) else "wrong"
+
+
 def test_rows_of_vectors_numbers_and_batches() -> None:
-    assert metrics.rows(torch.zeros(5)).shape == (1, 5)
-    assert metrics.rows(torch.tensor(2.0)).shape == (1, 1)
-    assert metrics.rows(torch.zeros(2, 3, 5)).shape == (6, 5)
+    shapes = [metrics.rows(torch.zeros(shape)).shape for shape in ((5,), (), (2, 3, 5))]
+    assert shapes == [(1, 5), (1, 1), (6, 5)]
     assert metrics.rows(torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.float64
 
 
@@ -93,7 +100,7 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
     noise_floor = toy.floor(reference, baseline)
     limits = replace(BF16_LIMITS, k_med=2.0, k_max=3.0, far_med=2.0, far_max=3.0)
     candidate = baseline[seed % 4]
-    seen = floor.measure(candidate, noise_floor, limits)
+    seen = toy.measure(candidate, noise_floor, limits)
     assert seen.smallest_local is not None
     room = torch.tensor([(9 - r * r) ** 0.5 for r in seen.ratios], dtype=torch.float64)
     token = int((room * noise_floor.noise / noise_floor.scale).argmax())
@@ -103,25 +110,29 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
         draw = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         draw -= (draw @ off) / (off @ off) * off
         error[token] = share * seen.smallest_local * noise_floor.scale[token] * draw / draw.norm()
-        assert floor.within(floor.measure(candidate + error, noise_floor, limits), limits) == passes
+        assert (judged(candidate + error, noise_floor, limits) == "match") is passes
+
+
+ZEROS = (torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double())
 
 
 def test_a_reference_of_zeros_needs_zeros() -> None:
-    reference, baseline = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
-    noise_floor = toy.floor(reference, baseline.double())
-    good = floor.measure(reference, noise_floor, BF16_LIMITS)
-    assert good.q_max == 0.0 and floor.within(good, BF16_LIMITS)
-    bad = floor.measure(reference + 1e-30, noise_floor, BF16_LIMITS)
-    assert bad.q_max == math.inf and not floor.within(bad, BF16_LIMITS)
+    noise_floor = toy.floor(*ZEROS)
+    assert judged(ZEROS[0], noise_floor) == "match"
+    assert toy.measure(ZEROS[0], noise_floor, BF16_LIMITS).q_max == 0.0
+    assert judged(ZEROS[0] + 1e-30, noise_floor) == "wrong"
+    assert toy.measure(ZEROS[0] + 1e-30, noise_floor, BF16_LIMITS).q_max == math.inf
+    # Not only constant logits.
+    centred = toy.floor(*ZEROS, torch.ones(1).double(), centred=True)
+    assert [judged(ZEROS[0] + off, centred) for off in (0.0, 1e-9)] == ["match", "wrong"]
 
 
 def test_a_reference_of_zeros_is_scaled_by_the_clean_run() -> None:
-    reference, baseline = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
-    noise_floor = toy.floor(reference, baseline, torch.full((2,), 10.0, dtype=torch.float64))
-    found = floor.measure(reference + 0.5, noise_floor, BF16_LIMITS)
+    noise_floor = toy.floor(*ZEROS, torch.full((1,), 10.0, dtype=torch.float64))
+    found = toy.measure(ZEROS[0] + 0.5 / math.sqrt(2), noise_floor, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
-    tiny = floor.measure(reference + 1e-9, noise_floor, BF16_LIMITS)
+    tiny = toy.measure(ZEROS[0] + 1e-9, noise_floor, BF16_LIMITS)
     assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
 
@@ -133,22 +144,21 @@ def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: 
     rounding = 10.0 * metrics.ROUNDING[precision]
     reference = torch.full((2, 4), 1e-3 * rounding, dtype=torch.float64)
     noise_floor = toy.floor(reference, reference.expand(4, 2, 4), there, precision=precision)
-    assert floor.within(floor.measure(reference + rounding / 4, noise_floor, limits), limits)
+    assert judged(reference + rounding / 4, noise_floor, limits) == "match"
     # As much of it as a thousand roundings is no rounding.
-    assert not floor.within(floor.measure(reference + 1e3 * rounding, noise_floor, limits), limits)
+    assert judged(reference + 1e3 * rounding, noise_floor, limits) != "match"
 
 
-@pytest.mark.parametrize(("off", "verdict"), [(20, "within"), (30, "drifts"), (65, "neither")])
-def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdict: str) -> None:
+@pytest.mark.parametrize(("off", "expected"), [(20, "match"), (30, "drift"), (65, "wrong")])
+def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, expected: str) -> None:
     reference, baseline = noisy()
     reference[0, 3] = 1000.0
     baseline[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
     noise_floor = toy.floor(reference, baseline)
     candidate = baseline[0].clone()
     candidate[0, 3] = 1000 + off
-    found = floor.measure(candidate, noise_floor, BF16_LIMITS)
-    seen = (floor.within(found, BF16_LIMITS), floor.drifts(found))
-    assert seen == {"within": (True, True), "drifts": (False, True)}.get(verdict, (False, False))
+    assert judged(candidate, noise_floor) == expected
+    found = toy.measure(candidate, noise_floor, BF16_LIMITS)
     assert found.massive_ulps == pytest.approx(off / 4)
 
 
@@ -156,19 +166,15 @@ def test_a_few_per_cent_on_all_massive_dimensions_are_no_match() -> None:
     reference, baseline = noisy()
     reference[:, 3] = reference[:, 5] = 1000.0
     baseline[:, :, 3] = baseline[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
-    noise_floor = toy.floor(reference, baseline)
     candidate = baseline[0].clone()
     candidate[:, [3, 5]] *= 1.03
-    found = floor.measure(candidate, noise_floor, BF16_LIMITS)
-    assert not floor.within(found, BF16_LIMITS) and floor.drifts(found)
+    assert judged(candidate, toy.floor(reference, baseline)) == "drift"
 
 
 @pytest.mark.parametrize(
     ("precision", "noise", "off"), [(Precision.BF16, 0.02, 1.0), (Precision.FLOAT32, 2e-6, 3e-3)]
 )
-def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
-    precision: Precision, noise: float, off: float
-) -> None:
+def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(precision, noise, off):
     logits = torch.randn(4, 97, generator=torch.Generator().manual_seed(0)).double()
     logits[:, 7] += 5
 
@@ -180,11 +186,10 @@ def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
     baseline = torch.stack([softmax(shift * noise) for shift in (1, -1, 0.5, -0.7)])
     limits = Thresholds().of(precision)
     noise_floor = toy.floor(softmax(0), baseline, precision=precision, terms=64)
-    assert floor.within(floor.measure(softmax(noise), noise_floor, limits), limits)
+    assert judged(softmax(noise), noise_floor, limits) == "match"
     candidate = softmax(0)
     candidate[:, 7] *= 1 + off
-    found = floor.measure(candidate, noise_floor, limits)
-    assert not floor.within(found, limits) and not floor.drifts(found)
+    assert judged(candidate, noise_floor, limits) == "wrong"
 
 
 def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
@@ -194,51 +199,37 @@ def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
     baseline[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
     candidate = baseline[0].clone()
     candidate[0, 3] = 1000 + 80
-    noise_floor = toy.floor(reference, baseline)
-    assert floor.within(floor.measure(candidate, noise_floor, BF16_LIMITS), BF16_LIMITS)
-    alone = toy.floor(reference[:1], baseline[:, :1])
-    assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
+    assert judged(candidate, toy.floor(reference, baseline)) == "match"
+    assert judged(candidate[:1], toy.floor(reference[:1], baseline[:, :1])) != "match"
 
 
-def test_what_is_coarser_but_not_far_off_drifts() -> None:
+@pytest.mark.parametrize(("times", "expected"), [(1, "match"), (4, "drift"), (40, "wrong")])
+def test_what_is_coarser_but_not_far_off_drifts(times: int, expected: str) -> None:
     reference, baseline = noisy()
-    noise_floor = toy.floor(reference, baseline)
-    off = baseline[0] - reference
-    coarser = floor.measure(reference + 4 * off, noise_floor, BF16_LIMITS)
-    assert floor.drifts(coarser) and not floor.within(coarser, BF16_LIMITS)
-    far = floor.measure(reference + 40 * off, noise_floor, BF16_LIMITS)
-    assert not floor.drifts(far)
+    candidate = reference + times * (baseline[0] - reference)
+    assert judged(candidate, toy.floor(reference, baseline)) == expected
 
 
-def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> None:
-    reference, baseline = noisy()
-    one = baseline[0].clone()
-    one[2] = reference[2] + 400 * (baseline[0] - reference)[2]
-    for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        noise_floor = toy.floor(reference, baseline, precision=precision, mixture=True)
-        assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
-    every = reference + 400 * (baseline[0] - reference)
-    noise_floor = toy.floor(reference, baseline, mixture=True)
-    assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
-
-
-@pytest.mark.parametrize("kind", ["shift", "massive"])
-def test_so_may_a_rows_single_numbers(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["row", "shift", "massive"])
+def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32(kind: str) -> None:
+    """So may a row's single numbers, but not every row."""
     reference, baseline = noisy()
     if kind == "massive":
         reference[:, 3], baseline[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
-    one, every = baseline[0].clone(), baseline[0].clone()
-    if kind == "massive":
-        one[2, 3], every[:, 3] = 2000.0, 2000.0
+    every = baseline[0].clone()
+    if kind == "row":
+        every = reference + 400 * (baseline[0] - reference)
+    elif kind == "massive":
+        every[:, 3] = 2000.0
     else:
-        one[2] += 50.0
         every += 50.0
+    one = baseline[0].clone()
+    one[2] = every[2]
     for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
-        noise_floor = toy.floor(
-            reference, baseline, centred=kind == "shift", precision=precision, mixture=True
-        )
-        assert floor.drifts(floor.measure(one, noise_floor, BF16_LIMITS)) is drifts
-        assert not floor.drifts(floor.measure(every, noise_floor, BF16_LIMITS))
+        more = {"centred": kind == "shift", "precision": precision, "mixture": True}
+        noise_floor = toy.floor(reference, baseline, **more)
+        assert floor.drifts(toy.measure(one, noise_floor, BF16_LIMITS)) is drifts
+        assert judged(every, noise_floor) == "wrong"
 
 
 def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
@@ -250,14 +241,8 @@ def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
 
 
 def test_a_single_row_is_judged_by_the_maximum() -> None:
-    limits = BF16_LIMITS
-    assert floor.median_limit(1, limits) == limits.k_max
-    assert floor.median_limit(2, limits) == limits.k_med
-
-
-def test_cosine() -> None:
-    assert metrics.cosine(torch.ones(3), torch.ones(3)) == pytest.approx(1.0)
-    assert metrics.cosine(torch.zeros(3), torch.ones(3)) == 0.0
+    assert floor.median_limit(1, BF16_LIMITS) == BF16_LIMITS.k_max
+    assert floor.median_limit(2, BF16_LIMITS) == BF16_LIMITS.k_med
 
 
 def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -270,27 +255,17 @@ def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_common_shift_of_logits_is_judged_apart() -> None:
     reference, baseline = shifted()
     noise_floor = toy.floor(reference, baseline, centred=True)
-    assert floor.measure(baseline[3], noise_floor, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
-    far = floor.measure(baseline[3] + 2.6, noise_floor, BF16_LIMITS)
+    assert toy.measure(baseline[3], noise_floor, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
+    far = toy.measure(baseline[3] + 2.6, noise_floor, BF16_LIMITS)
     assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
-    gross = floor.measure(baseline[3] + 3.0, noise_floor, BF16_LIMITS)
-    assert gross.shift > 1 and not floor.within(gross, BF16_LIMITS)
-    assert not floor.drifts(gross)
+    assert toy.measure(baseline[3] + 3.0, noise_floor, BF16_LIMITS).shift > 1
+    assert judged(baseline[3] + 3.0, noise_floor) == "wrong"
 
 
 def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
     reference, baseline = shifted()
     draw = torch.Generator().manual_seed(3)
     bad = baseline[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
-    assert not floor.within(
-        floor.measure(bad, toy.floor(reference, baseline, centred=True), BF16_LIMITS), BF16_LIMITS
-    )
-    whole = floor.measure(bad, toy.floor(reference, baseline), BF16_LIMITS)
+    assert judged(bad, toy.floor(reference, baseline, centred=True)) != "match"
+    whole = toy.measure(bad, toy.floor(reference, baseline), BF16_LIMITS)
     assert whole.q_max < BF16_LIMITS.k_max
-
-
-def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
-    reference, baseline = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
-    noise_floor = toy.floor(reference, baseline, torch.ones(1).double(), centred=True)
-    assert floor.within(floor.measure(reference, noise_floor, BF16_LIMITS), BF16_LIMITS)
-    assert not floor.within(floor.measure(reference + 1e-9, noise_floor, BF16_LIMITS), BF16_LIMITS)

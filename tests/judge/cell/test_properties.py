@@ -75,9 +75,7 @@ wild = st.sampled_from([math.nan, math.inf, -math.inf])
 
 
 @given(cells, wild, st.data())
-def test_no_pass_with_a_value_that_is_no_number_anywhere(
-    name: str, value: float, data: st.DataObject
-) -> None:
+def test_no_pass_with_a_value_that_is_no_number_anywhere(name, value, data):
     run, runs = CELLS[name]()
     site = data.draw(st.sampled_from(sorted(run)))
     at = data.draw(st.integers(0, run[site].numel() - 1))
@@ -92,9 +90,7 @@ def test_no_pass_with_a_value_that_is_no_number_anywhere(
 
 
 @given(cells, wild, st.data())
-def test_no_pass_by_a_reference_with_a_value_that_is_no_number(
-    name: str, value: float, data: st.DataObject
-) -> None:
+def test_no_pass_by_a_reference_with_a_value_that_is_no_number(name, value, data):
     run, runs = CELLS[name]()
     member = data.draw(st.sampled_from(sorted(runs)))
     site = data.draw(st.sampled_from(sorted(site for site in run if "tokens" not in site)))
@@ -109,24 +105,6 @@ def test_no_pass_with_an_observation_missing_anywhere(name: str, data: st.DataOb
     gone = data.draw(st.sets(st.sampled_from(sorted(run)), min_size=1))
     left = {site: value for site, value in run.items() if site not in gone}
     assert judged(name, left, runs) is Verdict.MISSING
-
-
-@given(cells, st.data())
-def test_no_pass_by_a_reference_with_an_observation_missing(name: str, data: st.DataObject) -> None:
-    run, runs = CELLS[name]()
-    member = data.draw(st.sampled_from(sorted(runs)))
-    gone = data.draw(st.sampled_from(sorted(run)))
-    less = {site: value for site, value in runs[member].items() if site != gone}
-    assert not judged(name, run, {**runs, member: less}).passes
-
-
-@given(cells, st.data())
-def test_no_pass_with_rows_missing(name: str, data: st.DataObject) -> None:
-    run, runs = CELLS[name]()
-    tall = sorted(site for site, value in run.items() if value.ndim > 1 and len(value) > 1)
-    site = data.draw(st.sampled_from(tall))
-    rows = data.draw(st.integers(0, len(run[site]) - 1))
-    assert judged(name, {**run, site: run[site][:rows]}, runs) is Verdict.STRUCTURE
 
 
 @given(st.permutations(range(len(toy.IDS[1]))))
@@ -201,7 +179,7 @@ def test_many_observations_are_measured_as_one_by_one() -> None:
     found = dict(distances(together, rows, BF16_LIMITS))
     assert found.keys() == rows.keys()
     for site, value in rows.items():
-        single = floor.measure(value, alone.floor(site), BF16_LIMITS)
+        single = toy.measure(value, alone.floor(site), BF16_LIMITS)
         assert single.ratios == pytest.approx(found[site].ratios, rel=1e-9)
         assert single.smallest == pytest.approx(found[site].smallest, rel=1e-9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +12,6 @@ from conformance.judge.cell.measures import floor, relations, structure
 from conformance.judge.cell.measures.relations import compare_environments
 from conformance.spec.records import Site
 from tests.judge.cell import toy
-
-pairs = [("source", "arrived")]
-
-
-def test_equal_runs_have_no_mismatch() -> None:
-    run = {"p0/s0/stream.1": torch.randn(3, 4).bfloat16(), "p0/s0/tokens": torch.tensor([4])}
-    assert compare_exact(run, {k: v.clone() for k, v in run.items()}) == ()
 
 
 def test_every_mismatch_is_listed_with_its_place_and_size() -> None:
@@ -31,6 +25,7 @@ def test_every_mismatch_is_listed_with_its_place_and_size() -> None:
         ("gone", "only on the left"),
         ("new", "only on the right"),
     )
+    assert compare_exact(left, {site: value.clone() for site, value in left.items()}) == ()
 
 
 def test_a_cast_is_a_mismatch_and_so_is_a_sign_of_zero() -> None:
@@ -90,36 +85,31 @@ def streams(count: int, *, steps: bool = False) -> dict[Site, torch.Tensor]:
     return {site: torch.randn(2, 8, generator=draw) for site in sites}
 
 
-def test_layers_that_hold_one_value_are_aliased() -> None:
-    reference = streams(5)
-    last = reference[Site("stream", layer=4)]
-    same = reference | {Site("stream", layer=i): last for i in (2, 3)}
-    found = relations.aliased(same, floors(reference))
-    assert {site.layer for site in found} == {2, 3, 4}
-    assert relations.aliased(reference, floors(reference)) == {}
+@pytest.mark.parametrize(
+    ("steps", "same", "aliases"),
+    [
+        (False, (), 0),
+        (False, (2, 3), 3),
+        (False, (3,), 0),  # a pair of neighbours is another layer's value
+        (True, (0, 1, 2, 3), 5),
+        (True, (3,), 0),  # one stale step is not
+    ],
+)
+def test_places_that_hold_the_last_value_are_aliased(steps, same, aliases):
+    reference = streams(5, steps=steps)
+    sites = list(reference)
+    held = reference | {sites[place]: reference[sites[4]] for place in same}
+    found = relations.aliased(held, floors(reference))
+    assert set(found) == ({sites[place] for place in (*same, 4)} if aliases else set())
+    assert len(found) == aliases
 
 
-def test_a_pair_of_neighbours_is_another_layer_not_an_alias() -> None:
-    reference = streams(5)
-    pair = reference | {Site("stream", layer=3): reference[Site("stream", layer=4)]}
-    assert relations.aliased(pair, floors(reference)) == {}
-
-
-def test_steps_that_all_hold_one_value_are_aliased_and_one_stale_step_is_not() -> None:
-    reference = streams(3, steps=True)
-    last = reference[Site("x", step=2)]
-    assert len(relations.aliased(dict.fromkeys(reference, last), floors(reference))) == 3
-    assert relations.aliased(reference | {Site("x", step=1): last}, floors(reference)) == {}
-
-
-def test_zeros_are_lost_values_and_no_alias() -> None:
+def test_zeros_are_lost_values_and_what_the_reference_holds_equal_is_no_alias() -> None:
     reference = streams(4)
-    assert relations.aliased(dict.fromkeys(reference, torch.zeros(2, 8)), floors(reference)) == {}
-
-
-def test_what_the_reference_holds_equal_is_no_alias() -> None:
-    zeros = dict.fromkeys(streams(4), torch.zeros(2, 8))
-    assert relations.aliased(zeros, floors(zeros)) == {}
+    zeros = dict.fromkeys(reference, torch.zeros(2, 8))
+    assert relations.aliased(zeros, floors(reference)) == {}
+    equal = dict.fromkeys(reference, torch.ones(2, 8))
+    assert relations.aliased(equal, floors(equal)) == {}
 
 
 def test_a_layers_partner_may_be_the_next_ones() -> None:
@@ -140,27 +130,29 @@ ONE = torch.tensor([1.0, 2.0])
 OTHER = torch.tensor([1.0, 2.5])
 
 
-def test_a_backend_in_one_environment_has_nothing_to_be_compared_with():
-    assert compare_environments({"a": {"x": ONE}}) == {"a": ()}
-    assert compare_environments({"a": {"x": ONE}, "a@old": {}}) == {"a": (), "a@old": ()}
-
-
-def test_equal_bits_everywhere_hold():
-    found = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.clone()}})
-    (relation,) = found["a"]
-    assert relation.holds
-    assert relation.detail == "the same in a@old"
-    (relation,) = compare_environments({"a": {"x": ONE}, "a@old": {"x": ONE.double()}})["a"]
-    assert not relation.holds
-
-
-def test_where_they_differ_it_says_which_and_where_first():
-    columns = {"a@1": {"x": ONE}, "a@2": {"x": ONE}, "a@3": {"w": ONE, "x": OTHER}}
+@pytest.mark.parametrize(
+    ("columns", "details"),
+    [
+        ({"a": {"x": ONE}}, {"a": []}),
+        ({"a": {"x": ONE}, "a@old": {}}, {"a": [], "a@old": []}),
+        ({"a": {"x": ONE}, "a@old": {"x": ONE.clone()}}, {"a": [(True, "the same in a@old")]}),
+        (
+            {"a": {"x": ONE}, "a@old": {"x": ONE.double()}},
+            {"a": [(False, "others in a@old (x: torch.float32 against torch.float64)")]},
+        ),
+        (
+            {"a@1": {"x": ONE}, "a@2": {"x": ONE}, "a@3": {"w": ONE, "x": OTHER}},
+            {
+                "a@1": [(False, "the same in a@2; others in a@3 (w: only on the right)")],
+                "a@3": [(False, "others in a@1, a@2 (w: only on the left)")],
+            },
+        ),
+    ],
+)
+def test_the_columns_of_a_backend_say_which_others_have_the_same_bits(columns, details):
     found = compare_environments(columns)
-    (relation,) = found["a@1"]
-    assert not relation.holds
-    assert relation.detail == "the same in a@2; others in a@3 (w: only on the right)"
-    assert "others in a@1, a@2" in found["a@3"][0].detail
+    for name, said in details.items():
+        assert [(each.holds, each.detail) for each in found[name]] == said
 
 
 def bytes_of(text: str) -> torch.Tensor:

@@ -101,29 +101,21 @@ def test_agreed_steps_end_at_the_first_difference() -> None:
     assert tokens.agreed_steps({}, ids(4)) == {("", 0): 0}
 
 
-@pytest.mark.parametrize(("token", "holds"), [(1, True), (2, False)])
-def test_a_greedy_token_is_the_largest_of_its_own_logits(token: int, holds: bool) -> None:
-    """However near the runner-up is: no tolerance."""
+@pytest.mark.parametrize(
+    ("own", "chosen", "token", "holds"),
+    [
+        ((0.0, 5.0, 5.0 - 1e-9), 1, 1, True),
+        ((0.0, 5.0, 5.0 - 1e-9), 1, 2, False),  # however near the runner-up is: no tolerance
+        ((5.0, 5.0), 0, 1, True),  # equal ones are all the largest
+        ((0.0, 5.0), 0, 0, None),  # forced on the reference
+    ],
+)
+def test_a_greedy_token_is_the_largest_of_its_own_logits(own, chosen, token, holds):
     logits_at, tokens_at = Site("logits", 0, 3), Site("tokens", 0, 3)
-    own = logits(0.0, 5.0, 5.0 - 1e-9)
-    reference = {logits_at: own, tokens_at: torch.tensor([1])}
-    greedy = tokens.greedy_sites(reference)
-    found = tokens.follow_logits({logits_at: own, tokens_at: torch.tensor([token])}, greedy)
-    assert found is not None and found.holds is holds
-
-
-def test_what_is_forced_on_the_reference_need_not_be_the_largest() -> None:
-    logits_at, tokens_at = Site("logits", 0, 0), Site("tokens", 0, 0)
-    own = {logits_at: logits(0.0, 5.0), tokens_at: torch.tensor([0])}
-    assert tokens.follow_logits(own, tokens.greedy_sites(own)) is None
-
-
-def test_equal_logits_are_all_the_largest() -> None:
-    logits_at, tokens_at = Site("logits", 0, 0), Site("tokens", 0, 0)
-    own = {logits_at: logits(5.0, 5.0), tokens_at: torch.tensor([1])}
-    greedy = tokens.greedy_sites({**own, tokens_at: torch.tensor([0])})
-    found = tokens.follow_logits(own, greedy)
-    assert found is not None and found.holds
+    values = {logits_at: logits(*own)}
+    greedy = tokens.largest_sites(values | {tokens_at: torch.tensor([chosen])})
+    found = tokens.follow_logits(values | {tokens_at: torch.tensor([token])}, greedy)
+    assert (found.holds if found else None) is holds
 
 
 def test_a_step_of_float32_is_far_finer() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from conformance.judge.cell.judge_cell import Judgement, judge_cell, read_reference
 from conformance.judge.cell.judgement import unknown
 from conformance.judge.cell.measures import metrics
-from conformance.judge.cell.measures.floor import Floor, floors
+from conformance.judge.cell.measures.floor import Distance, Floor, floors, measures
 from conformance.spec.records import Limits, Precision, Site, Thresholds
 
 LAYERS = 5
@@ -167,20 +167,21 @@ def edited(
     from_layer: int = 0,
     steps: int = 1,
     forced: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    always: Mapping[int, Edit] | None = None,
 ) -> Observations:
-    """Both runs of an intervention; streams from one layer on, as the scenarios read."""
+    """Both runs of an intervention, with the edits `always`; streams from one layer on."""
 
     def read(site: Site) -> bool:
         return site.name == "logits" or (site.layer is not None and site.layer >= from_layer)
 
-    held = forced or {}
+    held, both = forced or {}, dict(always or {})
     keep = read if steps == 1 else lambda site: True
-    both: Observations = {}
-    for run, edits in (("clean", {}), ("edited", write)):
-        both |= observe(
+    found: Observations = {}
+    for run, edits in (("clean", both), ("edited", both | dict(write))):
+        found |= observe(
             dtype, parts, edits=edits, steps=steps, forced=held.get(run, ()), run=run, only=keep
         )
-    return both
+    return found
 
 
 def reference(observe_as: Callable[[torch.dtype, int], Observations]) -> dict[str, Observations]:
@@ -195,7 +196,11 @@ def floor(
     reference: Tensor, baseline: Tensor, fallback: Tensor | None = None, **more: Any
 ) -> Floor:
     """The noise floor of one observation: reference [T, D], baseline [M, T, D]."""
-    return floors([reference], baseline, [fallback], **more)[0]
+    return floors([reference], baseline, [fallback], [None], **more)[0]
+
+
+def measure(candidate: Tensor, noise_floor: Floor, limits: Limits) -> Distance:
+    return measures([candidate], [noise_floor], limits)[0]
 
 
 def judge(

@@ -14,11 +14,10 @@ from torch import Tensor
 from conformance.judge.cell import judgement as verdict
 from conformance.judge.cell.diagnosis import extent
 from conformance.judge.cell.diagnosis.explanation import explain
-from conformance.judge.cell.diagnosis.predictions import Hypothesis, NoisyRows
+from conformance.judge.cell.diagnosis.hypotheses import Hypothesis, NoisyRows
 from conformance.judge.cell.evidence import Evidence
 from conformance.judge.cell.measures import metrics
-from conformance.judge.cell.reference import ReferenceRuns
-from conformance.spec.records import Limits, Site, Verdict
+from conformance.spec.records import Site, Verdict
 
 #: How many observations are examined, spread over all that are off.
 _LOOKED_AT = 24
@@ -48,73 +47,56 @@ class _Explained(NamedTuple):
     sites: frozenset[Site] = frozenset()
 
 
-def diagnose(evidence: Evidence, decided: Verdict, limits: Limits) -> Diagnosis:
+def diagnose(evidence: Evidence, decided: Verdict) -> Diagnosis:
     """Return why the cell failed, as far as its own observations show it."""
     judged = evidence.judged
-    everything = sorted(judged, key=verdict.order)
+    kinds = _WRONG if decided in _WRONG else {decided}
+    sites = sorted((site for site in judged if judged[site].verdict in kinds), key=verdict.order)
     if decided in _WRITE:
-        failed = [site for site, effect in evidence.effects.items() if effect.failed]
-        return _diagnose_write(evidence, sorted(failed, key=verdict.order), everything, limits)
+        return _diagnose_write(evidence)
     if decided in _WRONG:
-        sites = [site for site in everything if judged[site].verdict in _WRONG]
-        return _diagnose_values(evidence, sites, everything, limits)
-    sites = [site for site in everything if judged[site].verdict is decided]
+        explained = _explain(evidence, explain_value, sites, "{where} holds {words}")
+        clauses = list(explained.clauses)
+        if not explained.kinds and sites:
+            clauses.append(f"no fault of the catalogue explains {extent.describe(sites, judged)}")
+        off = [judged[site] for site in sites]
+        clauses += [extent.goes_on(sites, judged), extent.tokens_off(off, evidence.limits)]
+        return Diagnosis(explained.kinds, "; ".join(filter(None, clauses)))
     if decided is Verdict.STRUCTURE:
-        return _diagnose_shapes(evidence, sites, everything, limits)
+        return _diagnose_shapes(evidence, sites)
     if decided.fails and 0 < len(sites) < len(judged):
-        return Diagnosis(sentence=f"concerns {extent.describe(sites, everything)}")
+        return Diagnosis(sentence=f"concerns {extent.describe(sites, judged)}")
     return Diagnosis()
 
 
-def explain_value(evidence: Evidence, site: Site, limits: Limits) -> tuple[Hypothesis, ...]:
+def explain_value(evidence: Evidence, site: Site) -> tuple[Hypothesis, ...]:
     """Return what explains the value of one observation; () if it is no activation."""
     if site not in evidence.explained and site in evidence.rows:
-        evidence.explained[site] = explain(evidence.scene_of_value(site), limits)
+        evidence.explained[site] = explain(evidence.scene_of_value(site), evidence.limits)
     return evidence.explained.get(site, ())
 
 
-def _diagnose_values(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
-) -> Diagnosis:
-    explained = _explain_values(evidence, sites, everything, limits)
-    clauses = list(explained.clauses)
-    if not explained.kinds and sites:
-        clauses.append(f"no fault of the catalogue explains {extent.describe(sites, everything)}")
-    off = [evidence.judged[site] for site in sites]
-    every = [evidence.judged[site] for site in everything]
-    clauses += [extent.goes_on(sites, every), extent.tokens_off(off, limits)]
-    return Diagnosis(explained.kinds, "; ".join(filter(None, clauses)))
+def _explain_change(evidence: Evidence, site: Site) -> tuple[Hypothesis, ...]:
+    return explain(evidence.scene_of_change(site), evidence.limits)
 
 
-def _diagnose_write(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
-) -> Diagnosis:
+def _diagnose_write(evidence: Evidence) -> Diagnosis:
     """Explain the change that the write made, or else the value that it left."""
-    change = _explain(
-        lambda site: explain(evidence.scene_of_change(site), limits),
-        sites,
-        everything,
-        "the effect of the write on {where} is {words}",
-    )
+    sites = [site for site, effect in evidence.effects.items() if effect.failed]
+    form = "the effect of the write on {where} is {words}"
+    change = _explain(evidence, _explain_change, sites, form)
     unexplained = [site for site in sites if site not in change.sites]
-    value = _explain_values(evidence, unexplained, everything, limits)
+    value = _explain(evidence, explain_value, unexplained, "{where} holds {words}")
     clauses = [*change.clauses, *value.clauses]
     if not clauses and sites:
-        clauses = [f"the write went wrong on {extent.describe(sites, everything)}"]
+        clauses = [f"the write went wrong on {extent.describe(sites, evidence.judged)}"]
     return Diagnosis(change.kinds or value.kinds, "; ".join(clauses))
 
 
-def _explain_values(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
-) -> _Explained:
-    form = "{where} holds {words}"
-    return _explain(lambda site: explain_value(evidence, site, limits), sites, everything, form)
-
-
 def _explain(
-    find: Callable[[Site], tuple[Hypothesis, ...]],
+    evidence: Evidence,
+    find: Callable[[Evidence, Site], tuple[Hypothesis, ...]],
     sites: Sequence[Site],
-    everything: Sequence[Site],
     form: str,
 ) -> _Explained:
     """Return the explanation of the first observation that has one, and which others share it.
@@ -122,36 +104,30 @@ def _explain(
     Of many observations every n-th is examined, and stands for those that follow it.
     """
     examined = _sample(sites)
-    by_site = {site: found for site in dict.fromkeys(examined.values()) if (found := find(site))}
+    tried = dict.fromkeys(examined.values())
+    by_site = {site: found for site in tried if (found := find(evidence, site))}
     if not by_site:
         return _Explained()
-    leading = _find_leading(by_site)
+    # There is usually one fault: of what explains the first, take what explains most of the others.
+    kinds = [{one.kind for one in found} for found in by_site.values()]
+    first = next(iter(by_site.values()))
+    reach = [sum(one.kind in found for found in kinds) for one in first]
+    leading = [one for one, count in zip(first, reach, strict=True) if count == max(reach)]
     alike, words = _find_shared(by_site, leading)
     explained = [site for site, near in examined.items() if near in alike]
     others = [site for site, near in examined.items() if near in by_site and near not in alike]
     what = " or ".join(words) + (" (both look the same here)" if len(words) > 1 else "")
-    clauses = [form.format(where=extent.describe(explained, everything), words=what)]
+    clauses = [form.format(where=extent.describe(explained, evidence.judged), words=what)]
     if others:
-        clauses.append(f"otherwise explained: {extent.describe(others, everything)}")
-    kinds = tuple(hypothesis.kind for hypothesis in leading)
-    return _Explained(kinds, tuple(clauses), frozenset([*explained, *others]))
+        clauses.append(f"otherwise explained: {extent.describe(others, evidence.judged)}")
+    names = tuple(hypothesis.kind for hypothesis in leading)
+    return _Explained(names, tuple(clauses), frozenset([*explained, *others]))
 
 
 def _sample(sites: Sequence[Site]) -> dict[Site, Site]:
     """Return for each observation the one examined in its stead."""
     every = max(1, -(-len(sites) // _LOOKED_AT))
     return {site: sites[index - index % every] for index, site in enumerate(sites)}
-
-
-def _find_leading(by_site: Mapping[Site, tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
-    """Return what explains the first observation; if tied, what explains most of the others.
-
-    There is usually one fault: what is ambiguous at one layer may not be at another.
-    """
-    kinds = [{one.kind for one in found} for found in by_site.values()]
-    first = next(iter(by_site.values()))
-    reach = [sum(one.kind in found for found in kinds) for one in first]
-    return tuple(one for one, count in zip(first, reach, strict=True) if count == max(reach))
 
 
 def _find_shared(
@@ -172,27 +148,22 @@ def _find_shared(
     return list(of_kind), words
 
 
-def _diagnose_shapes(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
-) -> Diagnosis:
+def _diagnose_shapes(evidence: Evidence, sites: Sequence[Site]) -> Diagnosis:
     """Find which rows an observation with too many or too few holds."""
     examined = _sample(sites)
-    aligned = {
-        site: label
-        for site in dict.fromkeys(examined.values())
-        if (label := _align(evidence.observed[site], site, evidence.reference, limits))
-    }
+    tried = dict.fromkeys(examined.values())
+    aligned = {site: label for site in tried if (label := _align(evidence, site))}
     if not aligned:
-        return Diagnosis(sentence=f"concerns {extent.describe(sites, everything)}" if sites else "")
+        concerned = f"concerns {extent.describe(sites, evidence.judged)}"
+        return Diagnosis(sentence=concerned if sites else "")
     kind, words = leading = next(iter(aligned.values()))
     alike = [site for site, near in examined.items() if aligned.get(near) == leading]
-    return Diagnosis((kind,), f"{extent.describe(alike, everything)} {words}")
+    return Diagnosis((kind,), f"{extent.describe(alike, evidence.judged)} {words}")
 
 
-def _align(
-    candidate: Tensor, site: Site, reference: ReferenceRuns, limits: Limits
-) -> tuple[str, str] | None:
+def _align(evidence: Evidence, site: Site) -> tuple[str, str] | None:
     """Return a kind and words for rows found elsewhere in the reference's batch."""
+    candidate, reference = evidence.observed[site], evidence.reference
     right = reference.reference_values.get(site)
     if right is None or right.ndim < 2 or not candidate.is_floating_point():
         return None
@@ -203,7 +174,8 @@ def _align(
         for other in reference.reference_values
         if replace(other, prompt=site.prompt) == site
     }
-    places = [_find_row(row, batch, limits) for row in metrics.rows(candidate)]
+    limit = 2 * evidence.limits.k_max
+    places = [_find_row(row, batch, limit) for row in metrics.rows(candidate)]
     found = [place for place in places if place is not None]
     if len(found) != len(places):
         return None
@@ -229,14 +201,12 @@ def _describe_rows(
     return "rows-repeated", f"holds tokens {twice} more than once"
 
 
-def _find_row(
-    row: Tensor, batch: Mapping[int, NoisyRows], limits: Limits
-) -> tuple[int, int] | None:
-    """Return the prompt and token whose row this is, within noise."""
+def _find_row(row: Tensor, batch: Mapping[int, NoisyRows], limit: float) -> tuple[int, int] | None:
+    """Return the prompt and token whose row this is, up to `limit` times the noise off."""
     places: list[tuple[float, int, int]] = []
     for prompt, value in batch.items():
         ratios = metrics.ratio(metrics.norm(value.rows - row, value.bulk), value.noise)
         token = int(ratios.argmin())
         places.append((float(ratios[token]), prompt, token))
     best = min(places, key=lambda place: place[0], default=None)
-    return None if best is None or best[0] > 2 * limits.k_max else best[1:]
+    return None if best is None or best[0] > limit else best[1:]

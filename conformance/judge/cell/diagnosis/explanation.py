@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.judge.cell.diagnosis import hypotheses
-from conformance.judge.cell.diagnosis.predictions import Hypothesis, Scene
+from conformance.judge.cell.diagnosis.hypotheses import Hypothesis, Scene, propose
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.floor import median_limit
 from conformance.spec.records import Limits
@@ -56,7 +55,7 @@ def explain(scene: Scene, limits: Limits) -> tuple[Hypothesis, ...]:
     off = _select_some(off if bool(off.any()) else right.valid, scene.rows.shape[1])
     trials = [
         trial
-        for order, hypothesis in enumerate(hypotheses.propose(scene))
+        for order, hypothesis in enumerate(propose(scene))
         if (trial := _try(scene, order, hypothesis, (off, ratios * own.noise), limits)) is not None
     ]
     closest = min(

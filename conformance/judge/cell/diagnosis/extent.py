@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 
 from conformance.spec.records import Judged, Limits, Site, Verdict
 
@@ -23,7 +23,7 @@ def plural(counted: Sized) -> str:
     return "s" if len(counted) > 1 else ""
 
 
-def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
+def describe(sites: Collection[Site], among: Iterable[Site]) -> str:
     """Describe the sites by what they share, leaving out what all of `among` share.
 
     "stream after layers 7-29 of prompt 1": the layers of each name, then prompts, steps and runs if
@@ -64,7 +64,7 @@ def tokens_off(observations: Sequence[Judged], limits: Limits) -> str:
     return f"only {', '.join(clauses)}"
 
 
-def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:
+def goes_on(off: Sequence[Site], judged: Mapping[Site, Judged]) -> str:
     """Say whether the layers after the first that is off are right again.
 
     If a value is wrong and a later layer is within noise, the computation was right and only the
@@ -74,24 +74,23 @@ def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:
     if not layered:
         return ""
     first = min(layered, key=lambda site: (site.step, site.layer or 0))
-    by_site = {Site.parse(observation.site): observation for observation in observations}
-    later = {
-        site: observation
-        for site, observation in by_site.items()
+    later = [
+        site
+        for site, observation in judged.items()
         if (site.run, site.prompt, site.step) == (first.run, first.prompt, first.step)
         and observation.q_max is not None
         and _depth(site) > _depth(first)
-    }
+    ]
     if not later:
         return ""
-    right = [site for site, observation in later.items() if observation.verdict.passes]
+    right = [site for site in later if judged[site].verdict.passes]
     begins = f"the first difference is after layer {first.layer}"
     if not right:
         return f"{begins}, and everything after it differs too"
     end = any(_depth(site) == math.inf for site in right)
     scope = " of that prompt and step" if any(site.name == "logits" for site in off) else ""
     again = f"the logits{scope} agree" if end else "later layers agree again"
-    if by_site[first].verdict is Verdict.DRIFT:
+    if judged[first].verdict is Verdict.DRIFT:
         return (
             f"{begins}; {again}, so the value read is less precise than the one that the engine "
             "used, or the error decays"

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from conformance.judge.cell.diagnosis import extent
-from conformance.judge.cell.judge_cell import judge_cell
-from conformance.judge.cell.measures import floor, metrics
+from conformance.judge.cell.judge_cell import distances, judge_cell
+from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.structure import Ids
 from conformance.judge.cell.reference import read_reference
 from conformance.spec.records import Judged, Limits, Precision, Relation, Site
@@ -85,7 +85,7 @@ def with_own_input(
     ):
         return None
     reference.prepare(rows)
-    measured = {site: floor.measure(rows[site], reference.floor(site), limits) for site in rows}
+    measured = dict(distances(reference, rows, limits))
     off = {site.layer for site, distance in measured.items() if not distance.q_med <= limits.k_med}
     worst = max(measured, key=lambda site: measured[site].q_med)
     size = f"{measured[worst].q_med:.2f} × noise for the median token after layer {worst.layer}"

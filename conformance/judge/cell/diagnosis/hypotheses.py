@@ -1,32 +1,114 @@
 """Hypotheses about how a tensor can be wrong, each with its prediction.
 
-Here: values that the reference holds elsewhere; `transformations` computes others from them.
+A failed observation may hold a value that the reference holds elsewhere, or one computed from the
+reference: branches of a layer, multiples, caps, wrong ingredients. Most need only the cell's other
+observations. Those about a layer's two branches need what the reference may record under the member
+`aux`:
+
+    mlp.<layer>        [tokens, width]  what the layer's second branch adds to the stream
+    attention.<layer>  [tokens, width]  what its first branch adds; computed here from the
+                                        others if the stream before the layer is known
+    normed.<layer>     [tokens, width]  the stream after the layer, through the next norm
+    embedding          [tokens, width]  the stream before the first layer
+    uncapped           [vocabulary]     logits before the soft cap and scale
+
+Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), in float32. All are
+optional; any other name is tried unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from conformance.judge.cell.diagnosis import transformations
-from conformance.judge.cell.diagnosis.predictions import Hypothesis, Scene, differ_only_in, predict
+from conformance.judge.cell.measures import metrics
+from conformance.spec.records import Site
 
 #: Longer batches are not searched for a shifted span.
 _LONGEST_BATCH = 256
+#: Soft caps in use: Gemma-2 has 30 on logits and 50 on attention scores.
+_CAPS = (15.0, 20.0, 30.0, 50.0)
+#: The fewest numbers to which a factor is fitted: one that fits a single number says nothing.
+_FITTED = 8
+#: Auxiliary observations with hypotheses of their own.
+_SPECIAL = frozenset({"mlp", "attention", "normed", "uncapped", "logits"})
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyRows:
+    """A value of the reference [T, D], and its noise over the baseline runs [T]."""
+
+    rows: Tensor
+    noise: Tensor
+
+    @cached_property
+    def bulk(self) -> Tensor:
+        """Which dimensions of each row are not massive: bool [T, D]."""
+        return metrics.bulk(self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """One observation that is off, and all values it may have been confused with."""
+
+    site: Site
+    rows: Tensor
+    known: Mapping[Site, NoisyRows]
+    auxiliary: Mapping[Site, Tensor]
+
+    @property
+    def own(self) -> NoisyRows:
+        return self.known[self.site]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hypothesis:
+    """A prediction of what a wrong observation holds.
+
+    `kind` names it for programs, `words` complete the sentence "it holds …". `source` is the layer
+    or step of the reference that holds the value, if there is one. rows [T, D] is the prediction,
+    noise [T] its uncertainty; `valid` excludes rows that it says nothing about.
+    """
+
+    kind: str
+    words: str
+    rows: Tensor
+    noise: Tensor
+    valid: Tensor
+    source: str = ""
+
+
+def predict(
+    scene: Scene, kind: str, words: str, rows: Tensor, noise: Tensor, source: str = ""
+) -> Hypothesis:
+    """Return a prediction, cut or padded to the length of the observation."""
+    length, count = len(scene.rows), min(len(scene.rows), len(rows))
+    valid = torch.arange(length) < count
+    if len(rows) < length:
+        rows = torch.cat([rows, torch.zeros_like(rows[:1]).expand(length - count, -1)])
+        noise = torch.cat([noise, torch.ones_like(noise[:1]).expand(length - count)])
+    return Hypothesis(kind, words, rows[:length], noise[:length], valid, source)
+
+
+def differ_only_in(site: Site, other: Site, field: str) -> bool:
+    """Return whether the two sites differ in this field and no other."""
+    return replace(site, **{field: getattr(other, field)}) == other
 
 
 def propose(scene: Scene) -> Iterator[Hypothesis]:
     """Yield every hypothesis that applies, simple ones first."""
-    yield from transformations.algebra(scene)
+    yield from algebra(scene)
     yield from _elsewhere(scene)
-    yield from transformations.branches(scene)
+    yield from branches(scene)
     yield from _other_rows(scene)
     if scene.site.name == "logits":
-        yield from transformations.logits(scene)
-    yield from transformations.ingredients(scene)
+        yield from logits(scene)
+    yield from ingredients(scene)
 
 
 def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
@@ -112,3 +194,143 @@ def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
         if len(set(nearest.tolist())) == count:  # a permutation has each row once
             order = ", ".join(map(str, (nearest - start).tolist()))
             yield take("permuted", f"rows in another order ({order})", nearest)
+
+
+def branches(scene: Scene) -> Iterator[Hypothesis]:
+    """Propose a branch without, or twice with, the stream that it is added to.
+
+    For an edited run, also propose the clean run's: half a write leaves the other half.
+    """
+    own_site = scene.site
+    runs = {own_site.run: ("", "")}
+    if own_site.run == "edited":
+        runs["clean"] = ("clean-", " of the clean run")
+    for run, (tag, of_run) in runs.items():
+        own = scene.known.get(site := replace(own_site, run=run))
+        if own is None:
+            continue
+        for kind, words, rows in _with_branches(scene, site, own.rows):
+            # A prediction may be longer than the value that the noise was measured on.
+            longer = rows.norm(dim=-1) / own.rows.norm(dim=-1).clamp_min(1e-30)
+            noise = own.noise * longer.clamp_min(1.0)
+            yield predict(scene, tag + kind, words + of_run, rows, noise)
+    for site, value in scene.auxiliary.items():
+        layer = own_site.layer if site.layer is None else site.layer
+        same_place = replace(site, name=own_site.name, layer=layer) == own_site
+        if same_place and site.name not in _SPECIAL and value.shape == scene.own.rows.shape:
+            yield predict(scene, site.name, f"the {site.name}", value, scene.own.noise)
+
+
+def _with_branches(scene: Scene, site: Site, o: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield what is left if a branch is lost or added twice, with its kind and words.
+
+    Attention may be the remainder of the layer's contribution.
+    """
+    known = {
+        name: scene.auxiliary.get(replace(site, name=name))
+        for name in ("mlp", "attention", "normed")
+    }
+    before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
+    if site.layer != 0:
+        earlier = scene.known.get(replace(site, layer=site.layer - 1)) if site.layer else None
+        before = None if earlier is None else earlier.rows
+    fits = {
+        name: part for name, part in known.items() if part is not None and part.shape == o.shape
+    }
+    remains = before is not None and before.shape == o.shape and "mlp" in fits
+    if known["attention"] is None and before is not None and remains:
+        fits["attention"] = o - before - fits["mlp"]
+    for name, branch in (("mlp", "MLP"), ("attention", "attention")):
+        if (value := fits.get(name)) is not None:
+            yield f"{name}-only", f"the {branch} output without the residual", value
+            yield f"{name}-missing", f"the residual without the {branch} output", o - value
+            yield f"{name}-twice", f"the stream with the {branch} output counted twice", o + value
+            words = f"the stream with the residual before the {branch} counted twice"
+            yield f"{name}-residual-twice", words, 2 * o - value
+    if "normed" in fits:
+        yield "norm-applied", "the stream after the next norm", fits["normed"]
+
+
+def algebra(scene: Scene) -> Iterator[Hypothesis]:
+    """Propose zero, a multiple, a layer's own contribution, positions, or swapped halves."""
+    o, noise = scene.own.rows, scene.own.noise
+    yield predict(scene, "zero", "zero", torch.zeros_like(o), noise)
+    mask = metrics.bulk(o)
+    size = float((o * o * mask).sum())
+    factor = float((scene.rows * o * mask).sum()) / size if size > 0 else math.nan
+    fits = math.isfinite(factor) and abs(factor) > 0.01 and abs(factor - 1) > 0.01
+    if fits and int(mask.sum()) >= _FITTED:
+        kind, words = _multiple(factor, o.shape[1])
+        yield predict(scene, kind, words, factor * o, abs(factor) * noise)
+    if scene.site.layer is not None:
+        before = scene.known.get(replace(scene.site, layer=scene.site.layer - 1))
+        if before is not None and before.rows.shape == o.shape:
+            summed_noise = torch.hypot(noise, before.noise)
+            words = "the layer's own contribution without the stream before it"
+            yield predict(scene, "contribution", words, o - before.rows, summed_noise)
+            words = "the stream with the layer's input counted twice"
+            yield predict(scene, "input-twice", words, o + before.rows, summed_noise)
+    position = torch.arange(len(o), dtype=o.dtype).unsqueeze(1).expand_as(o)
+    yield predict(scene, "positions", "token positions instead of activations", position, noise)
+    half = o.shape[1] // 2
+    swapped = torch.cat([o[:, half:], o[:, :half]], dim=1)
+    yield predict(scene, "columns", "its two halves of the width swapped", swapped, noise)
+
+
+def _multiple(factor: float, width: int) -> tuple[str, str]:
+    root = math.sqrt(width)
+    for kind, value, words in (
+        ("doubled", 2.0, "twice the right value"),
+        ("halved", 0.5, "half the right value"),
+        ("sign", -1.0, "the right value with the opposite sign"),
+        ("embedding-scale", root, "the right value with the embedding's scale once more"),
+        ("embedding-scale", 1 / root, "the right value without the embedding's scale"),
+    ):
+        if abs(factor / value - 1) < 0.02:
+            return kind, words
+    return "scaled", f"{factor:.3g} times the right value"
+
+
+def logits(scene: Scene) -> Iterator[Hypothesis]:
+    """Propose a soft cap applied twice or left out. Rows are compared without their means."""
+    raw = scene.auxiliary.get(replace(scene.site, name="uncapped"))
+    if raw is not None and raw.shape == scene.own.rows.shape:
+        grown = scene.own.noise * raw.norm() / scene.own.rows.norm().clamp_min(1e-30)
+        yield predict(scene, "uncapped", "logits before the soft cap", _centred(raw), grown)
+    logits = scene.auxiliary.get(replace(scene.site, name="logits"))
+    if logits is None:
+        return
+    for cap in _CAPS:
+        again = cap * torch.tanh(logits / cap)
+        words = f"a soft cap of {cap:g} once more"
+        yield predict(scene, "softcap", words, _centred(again), scene.own.noise)
+        if float(logits.abs().max()) < cap:
+            words = f"logits without the soft cap of {cap:g}"
+            without = cap * torch.atanh(logits / cap)
+            yield predict(scene, "uncapped", words, _centred(without), scene.own.noise)
+
+
+def _centred(rows: Tensor) -> Tensor:
+    return rows - rows.mean(dim=-1, keepdim=True)
+
+
+def ingredients(scene: Scene) -> Iterator[Hypothesis]:
+    """Propose a sum or difference computed with another prompt's value."""
+    own_site = scene.site
+    if own_site.name in {"stream", "logits"}:
+        return
+    o, noise = scene.own.rows, scene.own.noise
+    for site, own in scene.known.items():
+        same_place = replace(site, name=own_site.name, layer=own_site.layer) == own_site
+        if not same_place or site.name == own_site.name or own.rows.shape[1] != o.shape[1]:
+            continue
+        for foreign_site, foreign in scene.known.items():
+            if foreign_site == site or not differ_only_in(foreign_site, site, "prompt"):
+                continue
+            count = min(len(o), len(foreign.rows), len(own.rows))
+            change = foreign.rows[:count] - own.rows[:count]
+            summed_noise = noise[:count] + foreign.noise[:count] + own.noise[:count]
+            words = f"what {site.name!r} of prompt {foreign_site.prompt} gives"
+            for sign in (1, -1):
+                rows = o[:count] + sign * change
+                yield predict(scene, f"ingredient:{site.name}", words, rows, summed_noise)

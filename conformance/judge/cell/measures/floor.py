@@ -104,7 +104,7 @@ def floors(
     references: Sequence[Tensor],
     runs: Tensor,
     fallbacks: Sequence[Tensor | None],
-    operands: Sequence[Tensor | None] | None = None,
+    operands: Sequence[Tensor | None],
     *,
     centred: bool = False,
     precision: Precision = Precision.BF16,
@@ -131,18 +131,16 @@ def floors(
     scale = metrics.norm(reference, mask)
     clean_scale = _concatenate(fallbacks, references)
     scale = torch.where(scale < CANCELLED * clean_scale, clean_scale, scale)
-    if operands is not None:
-        apart = _concatenate(operands, references)
-        scale = torch.where(empty & (apart > 0), apart, scale)
-        empty = empty & (apart == 0)
+    apart = _concatenate(operands, references)
+    scale = torch.where(empty & (apart > 0), apart, scale)
+    empty = empty & (apart == 0)
     off = runs - reference
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
     computed, end = [], 0
     for rows in references:
         at = slice(end, end := end + len(rows))
-        massive = (off[:, at], reference[at], mask[at], precision, terms)
-        ulps = _massive_floor(*massive)
+        ulps, massive_noise = _massive_floor(off[:, at], reference[at], mask[at], precision, terms)
         computed.append(
             Floor(
                 *(reference[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at]),
@@ -150,7 +148,7 @@ def floors(
                 None if shift_noise is None else shift_noise[at],
                 precision,
                 mixture,
-                None if ulps is None else _massive_noise(*massive),
+                massive_noise,
             )
         )
     return computed
@@ -164,42 +162,28 @@ def _concatenate(parts: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tens
 
 def _massive_floor(
     off: Tensor, reference: Tensor, mask: Tensor, precision: Precision, terms: int
-) -> Tensor | None:
-    """Return the error of each massive element in ulps, at least the site's root mean square.
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Return the error of each massive element in ulps, and that of a row's together: [T].
 
-    Four runs are too few to trust a small error of a single number.
+    Four runs are too few to trust a small error of a single number. So the first is at least the
+    site's root mean square, the second, relative to their size, at least what all rows show.
     """
     if bool(mask.all()):
-        return None
-    massive = ~mask
+        return None, None
+    massive, least = ~mask, metrics.least(precision, terms)
     squared = (off[:, massive] / metrics.ulp(reference[massive], precision)).square().mean(dim=0)
-    fewest = (metrics.least(precision, terms) / metrics.ROUNDING[precision]) ** 2
-    return squared.clamp_min(float(squared.mean())).clamp_min(fewest).sqrt()
-
-
-def _massive_noise(
-    off: Tensor, reference: Tensor, mask: Tensor, precision: Precision, terms: int
-) -> Tensor:
-    """Return the error of all massive elements of a row together: [T].
-
-    It is at least, relative to their size, what all rows of the site show.
-    """
-    size = metrics.norm(reference, ~mask)
-    relative = metrics.ratio(metrics.norm(off, ~mask), size).square().mean(dim=0)
-    there = relative[size > 0]
-    pooled = float(there.mean()) if there.numel() else 0.0
-    return (relative.clamp_min(pooled) + metrics.least(precision, terms) ** 2).sqrt() * size
-
-
-def measure(candidate: Tensor, noise_floor: Floor, limits: Limits) -> Distance:
-    """Compare a finite candidate [T, D] with the reference, relative to the noise floor."""
-    return measures([candidate], [noise_floor], limits)[0]
+    fewest = (least / metrics.ROUNDING[precision]) ** 2
+    ulps = squared.clamp_min(float(squared.mean())).clamp_min(fewest).sqrt()
+    size = metrics.norm(reference, massive)
+    relative = metrics.ratio(metrics.norm(off, massive), size).square().mean(dim=0)
+    pooled = float(relative[size > 0].mean().nan_to_num(0.0))
+    return ulps, (relative.clamp_min(pooled) + least**2).sqrt() * size
 
 
 def measures(
     candidates: Sequence[Tensor], noise_floors: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
-    """Compute the distances of many observations of one width, on all their rows at once."""
+    """Compare finite candidates [T, D] of one width with the reference, all their rows at once."""
     rows = [f.view(candidate) for candidate, f in zip(candidates, noise_floors, strict=True)]
     reference = torch.cat([f.reference for f in noise_floors])
     mask = torch.cat([f.bulk for f in noise_floors])

@@ -43,11 +43,11 @@ class Landing(StrEnum):
 class ObservedChange:
     """How one observation changed between the clean and the edited run, on both sides.
 
-    `g` and `h` are the candidate's. `own` is the scatter of the baseline runs' gains around 1,
-    `off_axis` their h, and `even` the gain noise if that h were spread evenly over the dimensions.
-    The `token_` arrays hold the same for each touched row, whose indices are `touched`. `leak` is
-    the largest change of a row that must not change, in multiples of the noise; `leaking` are those
-    rows. `moved` says whether the candidate changed at all where the reference does.
+    `g` and `h` are the candidate's. `sigma` is the noise of the gain (see `_noise`) and `off_axis`
+    the h of the baseline runs. The `token_` arrays hold g and sigma of each touched row, whose
+    indices are `touched`. `leak` is the largest change of a row that must not change, in multiples
+    of the noise; `leaking` are those rows. `moved` says whether the candidate changed at all where
+    the reference does.
     """
 
     rows: int
@@ -56,13 +56,11 @@ class ObservedChange:
     moved: bool = False
     g: float = 0.0
     h: float = 0.0
-    own: float = 0.0
+    sigma: float = 0.0
     off_axis: float = 0.0
-    even: float = 0.0
     touched: tuple[int, ...] = ()
     token_g: Array = field(default_factory=lambda: np.zeros(0))
-    token_own: Array = field(default_factory=lambda: np.zeros(0))
-    token_even: Array = field(default_factory=lambda: np.zeros(0))
+    token_sigma: Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ class _Sums:
     """Scalar products of each row: T, R and C are the changes of reference, runs and candidate.
 
     [T] or, for the baseline runs, [M, T]. `apart` is how far two runs of the candidate differ by
-    rounding alone, beyond what the baseline runs show.
+    rounding alone, beyond what the baseline runs show: √2·n_t, as each is n_t from the reference.
     """
 
     tt: Array
@@ -143,18 +141,13 @@ def changes(pairs: Sequence[RunPair], limits: Limits) -> list[ObservedChange]:
         width=mask.sum(dim=-1).numpy(),
         scale=torch.cat([pair.before.scale for pair in pairs]).numpy(),
         noise=torch.cat([pair.before.noise for pair in pairs]).numpy(),
-        apart=torch.cat([_apart(pair) for pair in pairs]).numpy(),
+        apart=torch.cat([math.sqrt(2) * p.before.noise * (not p.repeats) for p in pairs]).numpy(),
     )
     computed, end = [], 0
     for pair in pairs:
         rows = slice(end, end := end + len(pair.clean))
         computed.append(_change(sums.at(rows), pair, limits))
     return computed
-
-
-def _apart(pair: RunPair) -> Tensor:
-    """Return √2·n_t [T], the distance of two runs that are each n_t from the reference."""
-    return math.sqrt(2) * pair.before.noise * (not pair.repeats)
 
 
 def _change(sums: _Sums, pair: RunPair, limits: Limits) -> ObservedChange:
@@ -174,8 +167,8 @@ def _change(sums: _Sums, pair: RunPair, limits: Limits) -> ObservedChange:
     g, h = _project(sums.ct.sum(), sums.cc.sum(), reference_squared)
     runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), reference_squared)
     apart = sums.apart * sums.apart
-    site = _noise(*runs, sums.width.sum(), apart.sum() / reference_squared)
-    token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width, apart / sums.tt)
+    sigma, off_axis = _noise(*runs, sums.width.sum(), apart.sum() / reference_squared)
+    token_runs = _project(sums.rt, sums.rr, sums.tt)
     return ObservedChange(
         rows,
         worst,
@@ -183,31 +176,23 @@ def _change(sums: _Sums, pair: RunPair, limits: Limits) -> ObservedChange:
         moved=bool((sums.cc > 0).any()),
         g=float(g),
         h=float(h),
-        own=float(site[0]),
-        off_axis=float(site[1]),
-        even=float(site[2]),
+        sigma=float(sigma),
+        off_axis=float(off_axis),
         touched=tuple(np.nonzero(touched)[0].tolist()),
         token_g=sums.ct / sums.tt,
-        token_own=token[0],
-        token_even=token[2],
+        token_sigma=_noise(*token_runs, sums.width, apart / sums.tt)[0],
     )
 
 
 def effect(change: ObservedChange, limits: Limits) -> Effect:
-    """Classify a change.
-
-    The gains of a few baseline runs can agree by luck, so their scatter is at least what their
-    off-axis noise would give if it were spread evenly over the dimensions.
-    """
+    """Classify a change."""
     if not change.touched:
         return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
     gains = [math.nan] * change.rows
     for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
         gains[row] = g
-    sigma = max(change.own, change.even)
-    gain = Gain(change.g, change.h, sigma, tuple(gains))
-    sigmas = np.maximum(change.token_own, change.token_even)
-    room = np.maximum(limits.gain_sigmas * sigmas, limits.gain_tolerance)
+    gain = Gain(change.g, change.h, change.sigma, tuple(gains))
+    room = np.maximum(limits.gain_sigmas * change.token_sigma, limits.gain_tolerance)
     certain, index = room <= limits.gain_room, np.array(change.touched)
     without = tuple(index[certain & (np.abs(change.token_g) <= room)].tolist())
     reached = tuple(index[certain & (np.abs(change.token_g - 1) <= room)].tolist())
@@ -221,13 +206,16 @@ def _project(along: Array, size: Array, reference: Array) -> tuple[Array, Array]
     return g, np.sqrt(np.maximum(size / reference - g * g, 0.0))
 
 
-def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array, Array]:
-    """Return the scatter of g, the size of h, and h spread evenly, over the runs (first dimension).
+def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array]:
+    """Return the noise of the gain and of h from the baseline runs (first dimension).
 
-    `apart` is the square of what the candidate's h has in addition.
+    The gains of a few runs can agree by luck, so their scatter around 1 is at least what their h
+    would give if it were spread evenly over the dimensions. `apart` is the square of what the
+    candidate's h has in addition.
     """
     off_axis = np.sqrt((h * h).mean(axis=0) + apart)
-    return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
+    scatter = np.sqrt(((g - 1) ** 2).mean(axis=0))
+    return np.maximum(scatter, off_axis / np.sqrt(width)), off_axis
 
 
 def _find_tipped(sums: _Sums, limits: Limits) -> npt.NDArray[np.bool_]:
@@ -236,7 +224,7 @@ def _find_tipped(sums: _Sums, limits: Limits) -> npt.NDArray[np.bool_]:
     """
     _, h = _project(sums.ct, sums.cc, sums.tt)
     runs = _project(sums.rt, sums.rr, sums.tt)
-    _, off_axis, _ = _noise(*runs, sums.width, sums.apart * sums.apart / sums.tt)
+    _, off_axis = _noise(*runs, sums.width, sums.apart * sums.apart / sums.tt)
     tipped: npt.NDArray[np.bool_] = h > np.hypot(limits.off_axis, limits.far_max * off_axis)
     return tipped if 2 * tipped.sum() < len(tipped) else np.zeros_like(tipped)
 

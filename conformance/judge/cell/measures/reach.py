@@ -27,7 +27,12 @@ Floors = tuple[Floor, Floor]
 
 def unreached(floors_by_site: Mapping[Site, Floors]) -> dict[Site, Tensor]:
     """Return for each observation the rows that no write can have reached: bool [rows]."""
-    still = {site: _still(*floors) for site, floors in floors_by_site.items()}
+    # Bitwise unchanged in the reference and in every baseline run.
+    still = {
+        site: (before.reference == after.reference).all(dim=-1)
+        & (before.baseline == after.baseline).all(dim=-1).all(dim=0)
+        for site, (before, after) in floors_by_site.items()
+    }
     proved: dict[Site, Tensor] = {}
     for prompt in {site.prompt for site in still}:
         own = {site: rows for site, rows in still.items() if site.prompt == prompt}
@@ -42,15 +47,11 @@ def unreached(floors_by_site: Mapping[Site, Floors]) -> dict[Site, Tensor]:
     return proved
 
 
-def _still(before: Floor, after: Floor) -> Tensor:
-    """Return the rows that are bitwise unchanged in the reference and in every baseline run."""
-    reference = (before.reference == after.reference).all(dim=-1)
-    return reference & (before.baseline == after.baseline).all(dim=-1).all(dim=0)
-
-
 def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
     """Return the rows up to which a stream at this place or later has not changed."""
     rows = own[site]
+    # The layer whose end is the latest point that the observation can depend on.
+    latest = math.inf if site.layer is None else site.layer
     proofs = [
         stream_rows.cumprod(dim=0).bool()
         for stream, stream_rows in own.items()
@@ -58,15 +59,10 @@ def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
         and stream.layer is not None
         and stream.step == site.step
         and len(stream_rows) == len(rows)
-        and (stream == site or stream.layer + _STREAMS[stream.name] >= _before(site))
+        and (stream == site or stream.layer + _STREAMS[stream.name] >= latest)
     ]
     proved = torch.stack(proofs).any(dim=0) if proofs else torch.zeros_like(rows)
     return proved & rows
-
-
-def _before(site: Site) -> float:
-    """Return the layer whose end is the latest point that an observation can depend on."""
-    return math.inf if site.layer is None else site.layer
 
 
 def follow_ties(site: Site, rows: int, ties: Mapping[Site, Tensor]) -> Tensor:

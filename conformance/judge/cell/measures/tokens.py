@@ -84,7 +84,7 @@ def agreed_steps(
     for run, prompt in {(site.run, site.prompt) for site in reference}:
         step = 0 if (run, prompt) in told else max(site.step for site in reference)
         while any(
-            site in candidate and site in reference and _same_ids(candidate[site], reference[site])
+            site in candidate and site in reference and same_ids(candidate[site], reference[site])
             for site in (Site(name, prompt, step, run=run) for name in CHOSEN)
         ):
             step += 1
@@ -92,7 +92,7 @@ def agreed_steps(
     return agreed
 
 
-def _same_ids(own: Tensor, reference: Tensor) -> bool:
+def same_ids(own: Tensor, reference: Tensor) -> bool:
     return own.shape == reference.shape and bool((own == reference).all())
 
 
@@ -112,12 +112,12 @@ def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) ->
     return Relation("greedy tokens are the largest of their own logits", not broken, detail)
 
 
-def greedy_sites(reference: Mapping[Site, Tensor]) -> frozenset[Site]:
-    """Return the sites where a free run takes its largest logit; elsewhere ids are prescribed."""
+def largest_sites(reference: Mapping[Site, Tensor], name: str = GREEDY) -> frozenset[Site]:
+    """Return where a free run takes its step's largest logit; elsewhere ids are prescribed."""
     return frozenset(
         site
         for site, token in reference.items()
-        if site.name == GREEDY
+        if site.name == name
         and token.numel() == 1
         and (logits := replace(site, name="logits")) in reference
         and is_largest(token, reference[logits])
