@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from conformance.engines import LIBRARIES
-from conformance.judge.cell.attribution import Plain, attribute
+from conformance.judge.cell.attribution import Plain, attribute, by_harness
 from conformance.spec.builtin.engine_alone import COMPUTED, GENERATED
-from conformance.spec.records import Attribution, CellResult, Column, Judged, Side, Site, Verdict
+from conformance.spec.records import Attribution, CellResult, Column, Side, Site, Verdict
 
 #: Verdicts without a comparable generation; without an error, the process just ended.
 _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
@@ -21,12 +22,13 @@ def attribute_failures(
     cells: Mapping[str, CellResult],
     columns: Sequence[Column],
     alone: Alone,
-    confirmed: Callable[[Column], str] = lambda _: "",
+    confirmed: Callable[[str], str] = lambda _: "",
 ) -> dict[str, CellResult]:
     """Return the cells of one model, each failed one with its attribution.
 
     `alone` is called only for engines with a failed cell. `confirmed` says why the reference's
-    definition of the model can be trusted when a column differs from it by itself.
+    definition of the model can be trusted when a column, by id, differs from it by itself. In a
+    library's cell neither nnsight nor vLLM takes part.
     """
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}
@@ -36,13 +38,15 @@ def attribute_failures(
             continue
         column = by_id[cell.backend]
         if column.engine in LIBRARIES:
-            results[cell.id] = replace(cell, attribution=_of_library(cell))
+            words = "the library, or how this project's adapter calls it"
+            attribution = by_harness(cell) or Attribution(Side.UNDECIDED, words)
+            results[cell.id] = replace(cell, attribution=attribution)
             continue
         single_stage = find_one_stage(column, columns)
         plain = plain_of(alone(cell))
         if plain is not None and not plain.agrees:
-            plain = replace(plain, confirmed=confirmed(column))
-        attribution = attribute(
+            plain = replace(plain, confirmed=confirmed(column.id))
+        blamed = attribute(
             cell,
             cells.values(),
             one_stage=single_stage.id if single_stage else "",
@@ -50,29 +54,15 @@ def attribute_failures(
             plain=plain,
             engines=engines,
         )
-        results[cell.id] = replace(cell, attribution=attribution)
+        results[cell.id] = replace(cell, attribution=blamed)
     return results
 
 
-def _of_library(cell: CellResult) -> Attribution:
-    """Attribute a library's cell, in which neither nnsight nor vLLM takes part."""
-    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
-        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
-    return Attribution(Side.UNDECIDED, "the library, or how this project's adapter calls it")
-
-
-def find_one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
+def find_one_stage(column: Column, columns: Iterable[Column]) -> Column | None:
     """Return the one-stage column that differs from this one in nothing else."""
-    if column.pipeline == 1:
-        return None
-    own = _but_stages(column)
-    others = (other for other in columns if other.pipeline == 1)
-    return next((other for other in others if _but_stages(other) == own), None)
-
-
-def _but_stages(column: Column) -> tuple[object, ...]:
-    where = (column.environment, column.interpreter, column.machine)
-    return column.engine, column.tensor, column.options, *where
+    alike = attrgetter("engine", "tensor", "options", "environment", "interpreter", "machine")
+    others = (other for other in columns if other.pipeline == 1 != column.pipeline)
+    return next((other for other in others if alike(other) == alike(column)), None)
 
 
 def plain_of(alone: Mapping[str, CellResult]) -> Plain | None:
@@ -91,33 +81,27 @@ def plain_of(alone: Mapping[str, CellResult]) -> Plain | None:
 
 
 def _witness(alone: CellResult) -> Plain | None:
-    """Return what a run without nnsight says: nothing if it could not be made, or drifts."""
-    if alone.harness or alone.verdict.neutral:
-        return None
+    """Return what a run without nnsight says: nothing if it could not be made, or drifts.
+
+    Without observations it disagrees if the engine raised, or its process just ended.
+    """
     verdict = alone.verdict
-    if verdict in _ENDED and not alone.observations:
-        return _ended(alone)
-    if not alone.observations or verdict is Verdict.DRIFT:
+    if alone.harness or verdict.neutral or verdict is Verdict.DRIFT:
         return None
-    words = f"its own {_counted(alone.observations)} are"
+    if not alone.observations:
+        culprit = attribute(alone, ())
+        raised = culprit is not None and culprit.side is Side.ENGINE
+        if verdict not in _ENDED or (verdict is Verdict.ERROR and not raised):
+            return None
+        evidence = f"its own generation ends in {verdict}: {alone.reason}"
+        return Plain(agrees=False, evidence=evidence)
+    sites = [Site.parse(judged.site) for judged in alone.observations]
+    tokens = sum(site.name == "tokens" for site in sites)
+    layers = len({site.layer for site in sites})
+    counted = f"streams, seen by plain hooks after {layers} layers,"
+    if tokens:
+        counted = f"{tokens} token{'s' * (tokens > 1)} and their log-probabilities"
+    words = f"its own {counted} are"
     if verdict.passes:
         return Plain(agrees=True, evidence=words)
     return Plain(agrees=False, evidence=f"{words} {verdict}: {alone.reason}")
-
-
-def _ended(generated: CellResult) -> Plain | None:
-    """Return a disagreement if the engine raised, or its process just ended; None otherwise."""
-    alone = attribute(replace(generated, harness=False), ())
-    raised = alone is not None and alone.side is Side.ENGINE
-    if generated.verdict is Verdict.ERROR and not raised:
-        return None
-    evidence = f"its own generation ends in {generated.verdict}: {generated.reason}"
-    return Plain(agrees=False, evidence=evidence)
-
-
-def _counted(observations: Sequence[Judged]) -> str:
-    sites = [Site.parse(judged.site) for judged in observations]
-    tokens = sum(site.name == "tokens" for site in sites)
-    if tokens:
-        return f"{tokens} token{'s' * (tokens > 1)} and their log-probabilities"
-    return f"streams, seen by plain hooks after {len({site.layer for site in sites})} layers,"

@@ -121,30 +121,28 @@ class OneModel:
         by_id = {column.id: column for column in columns}
 
         @cache
-        def stands(column: str) -> str:
+        def trust(column: str) -> str:
             return explain_trust(self.run, self.model, columns, by_id[column])
 
-        return attribute_failures(cells, columns, self._alone, lambda column: stands(column.id))
+        return attribute_failures(cells, columns, self._alone, trust)
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
-        """Judge what the cell's engine did without nnsight, with the same prompts and settings."""
-        own_case = self._find_case(cell.scenario, cell.case)
+        """Judge what the cell's engine did without nnsight, with the same prompts and settings.
+
+        A run is judged once for all cells that share it.
+        """
+        own_case, precision = self._find_case(cell.scenario, cell.case), cell.precision
         results = {}
-        for name in WITHOUT_NNSIGHT:
+        for name, scenario in WITHOUT_NNSIGHT.items():
             case = alone(name, own_case) if own_case else None
             if case is None:
                 continue
             own = Cell(self.model.id, cell.backend, name, case.name)
-            folder = gathered_in(own.backend, cell.precision)
-            if self.run.outcome(own.model, folder, own.key) is not None:
-                results[name] = self._judged_alone(own, case, cell.precision)
+            if self.run.outcome(own.model, gathered_in(own.backend, precision), own.key) is None:
+                continue
+            if (case.key, precision) not in self._beside:
+                self._beside[case.key, precision] = self._columns(scenario, case, (precision,))
+            if (own, precision) not in self._judged:
+                self._judged[own, precision] = self._beside[case.key, precision].cell(own)
+            results[name] = self._judged[own, precision]
         return results
-
-    def _judged_alone(self, cell: Cell, case: Case, precision: Precision) -> CellResult:
-        """Judge a run without nnsight once for all cells that share it."""
-        key = (case.key, precision)
-        if key not in self._beside:
-            self._beside[key] = self._columns(WITHOUT_NNSIGHT[case.scenario], case, (precision,))
-        if (cell, precision) not in self._judged:
-            self._judged[cell, precision] = self._beside[key].cell(cell)
-        return self._judged[cell, precision]

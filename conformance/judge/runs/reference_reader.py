@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field, replace
 
 from torch import Tensor
 
@@ -35,6 +35,7 @@ class CaseReference:
     lacking: str = ""
 
 
+@dataclass(eq=False)
 class ReferenceReader:
     """The references of one case of one model in one `precision`.
 
@@ -43,23 +44,16 @@ class ReferenceReader:
     where the observations are equal.
     """
 
-    def __init__(
-        self,
-        run: RunFolder,
-        model: str,
-        case: Case,
-        *,
-        has_edit: bool,
-        precision: Precision,
-        before: ReferenceReader | None = None,
-    ) -> None:
-        self.precision = precision
-        self.run = run
-        self.model = model
-        self.case = case
-        self.has_edit = has_edit
+    run: RunFolder
+    model: str
+    case: Case
+    before: InitVar[ReferenceReader | None] = None
+    has_edit: bool = field(kw_only=True)
+    precision: Precision = field(kw_only=True)
+    _known: dict[str, CaseReference | str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self, before: ReferenceReader | None) -> None:
         self._lender = before.lender() if before else None
-        self._known: dict[str, CaseReference | str] = {}
 
     def along(self, observed: Mapping[str, Tensor]) -> CaseReference | str:
         """Return the reference along this candidate's own tokens and experts, or why there is none.
@@ -76,12 +70,19 @@ class ReferenceReader:
             return plain
         if along.key not in self._known:
             reference = plain.members["truth"]
-            runs = (
-                {Site.parse(name).run for name in reference} if along.along else set(along.forced)
-            )
+            every = {Site.parse(name).run for name in reference}
+            runs = every if along.along else set(along.forced)
             found = self._observed(FORCED.id, along)
             if not isinstance(found, str):
-                members = merge_references(plain.members, found[0], runs)
+                members = {
+                    name: {
+                        site: value
+                        for site, value in own.items()
+                        if Site.parse(site).run not in runs
+                    }
+                    | found[0].get(name, {})
+                    for name, own in plain.members.items()
+                }
                 self._known[along.key] = self._made(members, plain.prompt_ids, free=reference)
             elif along.along:
                 words = "the reference was not run along the candidate's experts"
@@ -146,19 +147,6 @@ class ReferenceReader:
         return by_member(self.run.observations(self.model, backend, case.key)), outcome.prompt_ids
 
 
-def merge_references(
-    plain: Mapping[str, Mapping[str, Tensor]],
-    forced: Mapping[str, Mapping[str, Tensor]],
-    runs: Collection[str],
-) -> dict[str, dict[str, Tensor]]:
-    """Return the plain reference with some of its runs taken from a forced one."""
-    return {
-        name: {site: value for site, value in values.items() if Site.parse(site).run not in runs}
-        | dict(forced.get(name, {}))
-        for name, values in plain.items()
-    }
-
-
 def find_definitions(members: Mapping[str, Values]) -> dict[str, Values]:
     """Return the observations of each definition of the model in `members`, by its name."""
     return {
@@ -173,16 +161,13 @@ def subtract_definition(candidate: Values, reference: Values, defined: Values) -
 
     The remainder is judged as strictly as ever: values, gains and leaks.
     """
-    return {
-        site: _subtract(value, reference.get(site), defined.get(site))
-        for site, value in candidate.items()
-    }
-
-
-def _subtract(value: Tensor, reference: Tensor | None, defined: Tensor | None) -> Tensor:
-    if reference is None or defined is None or not value.shape == reference.shape == defined.shape:
-        return value
-    if is_text(value) or not (value.is_floating_point() and reference.is_floating_point()):
-        same = value.dtype == reference.dtype == defined.dtype
-        return reference if same and bool((value == defined).all()) else value
-    return (value.double() - (defined.double() - reference.double())).to(value.dtype)
+    rest = dict(candidate)
+    for site in candidate.keys() & reference.keys() & defined.keys():
+        value, right, other = candidate[site], reference[site], defined[site]
+        if not value.shape == right.shape == other.shape:
+            continue
+        if not is_text(value) and value.is_floating_point() and right.is_floating_point():
+            rest[site] = (value.double() - (other.double() - right.double())).to(value.dtype)
+        elif value.dtype == right.dtype == other.dtype and bool((value == other).all()):
+            rest[site] = right
+    return rest

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,9 +30,7 @@ from conformance.spec.records import (
     Confirmation,
     Environment,
     Footer,
-    Group,
     Model,
-    Precision,
     Results,
     RunInfo,
     Thresholds,
@@ -75,6 +74,12 @@ def results_of(
     cells_in_order = tuple(judged[cell.id] for cell in planned.cells if cell.id in judged)
     models = {cell.model for cell in cells_in_order}
     names = {cell.scenario for cell in planned.cells}
+    # The account of every worker that lived to write one.
+    groups = (
+        run.group(model, backend)
+        for model, backend in run.groups()
+        if backend != BUILD.id and engine_settings.MARK not in backend
+    )
     return Results(
         schema=SCHEMA,
         run=info,
@@ -88,7 +93,7 @@ def results_of(
         scenarios=tuple(
             scenario.info() for scenario in scenarios.values() if scenario.name in names
         ),
-        groups=tuple(group for group in _groups(run) if group.model in models),
+        groups=tuple(group for group in groups if group is not None and group.model in models),
         cells=cells_in_order,
         selection=planned.selection,
         footer=Footer(
@@ -117,16 +122,6 @@ def reduce_judged(
     always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
     off = {cell.id for cell in judged.values() if not finding_of(cell).fine}
     keeping.reduce_model(run, model.id, judged, off, thresholds, confirmation, always)
-
-
-def _groups(run: RunFolder) -> tuple[Group, ...]:
-    """Return the account of every worker that lived to write one."""
-    groups = (
-        run.group(model, backend)
-        for model, backend in run.groups()
-        if backend != BUILD.id and engine_settings.MARK not in backend
-    )
-    return tuple(group for group in groups if group is not None)
 
 
 def judge_models(
@@ -164,7 +159,8 @@ def judge_models(
         calls.append((run.path, model, planned.columns, own, *context))
     folders = {scenario.path.parent for scenario in scenarios.values()}
     processes = worth(sum(len(cells[model.id]) for model in models)) if folders else 0
-    judged: Iterable[dict[str, CellResult]] = (_judged(*call, scenarios) for call in calls)
+    judged: Iterable[dict[str, CellResult]]
+    judged = (_judged(*call, scenarios=scenarios) for call in calls)
     if processes:
         judged = side_by_side(
             _judged, calls, processes=processes, begin=_begin, begin_with=(tuple(sorted(folders)),)
@@ -183,13 +179,7 @@ def _judged(
     model: Model,
     columns: Sequence[Column],
     cells: Sequence[Cell],
-    thresholds: Thresholds,
-    precisions: Sequence[Precision],
-    float32_only: frozenset[Cell],
-    before: Mapping[str, CellResult],
+    *context: Any,
     scenarios: Mapping[str, Scenario] = _scenarios,
 ) -> dict[str, CellResult]:
-    run = RunFolder(path)
-    return judge_model(
-        run, model, columns, cells, scenarios, thresholds, precisions, float32_only, before
-    )
+    return judge_model(RunFolder(path), model, columns, cells, scenarios, *context)

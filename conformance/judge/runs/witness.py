@@ -63,10 +63,9 @@ def explain_trust(run: RunFolder, model: Model, columns: Sequence[Column], accus
     first logits after each prompt; this can be the accused column, if it only fails later. A column
     agreed with the same reference in an earlier run.
     """
-    if accused.engine == "hf":
-        return f"{accused.id} runs transformers' own code, as the reference is"
     group = run.group(model.id, gathered_in(accused.id, Precision.FLOAT32))
-    if group is not None and str(group.identity.get("model", "")).startswith(_BACKEND):
+    definition = str(group.identity.get("model", "")) if group else ""
+    if accused.engine == "hf" or definition.startswith(_BACKEND):
         return f"{accused.id} runs transformers' own code, as the reference is"
     for column in columns:
         testimony = _testimony(run, model, column) if column.engine != "hf" else None
@@ -177,15 +176,11 @@ def find_earlier(model: Model, reference: Mapping[str, Tensor]) -> str:
     entry = ledger().get(model.id)
     if entry is None or entry.architecture != model.architecture or not entry.truth:
         return ""
-    if not entry.truth.keys() <= reference.keys():
-        return ""
     limit = FLOAT32_LIMITS.k_max * entry.floor
-    distances = (
-        _relative(_spread(reference[site]), torch.tensor(known, dtype=torch.float64))
-        for site, known in entry.truth.items()
-    )
-    if any(off > limit for off in distances):
-        return ""
+    for site, known in entry.truth.items():
+        kept = torch.tensor(known, dtype=torch.float64)
+        if site not in reference or _relative(_spread(reference[site]), kept) > limit:
+            return ""
     by = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
     return (
         f"an earlier run confirmed this reference ({entry.definition} with {by}, "

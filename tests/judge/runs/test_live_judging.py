@@ -1,23 +1,31 @@
-"""A run is judged while it is still gathered, with the verdicts that it gets at the end."""
+"""A run is judged while it is still gathered, and in several processes, with the same verdicts."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from conformance.commands.shared.execution import environment
 from conformance.commands.shared.live_judging import LiveJudging
+from conformance.errors import ConformanceError
 from conformance.judge import runs as judging_runs
 from conformance.judge.expectations import KnownGaps
 from conformance.runner.scheduling.events import GroupFinished
 from conformance.runner.store import RunFolder
-from conformance.spec.records import CellResult, Environment, RunInfo, Thresholds
+from conformance.spec.records import CellResult, Environment, RunInfo, Thresholds, Verdict
 from conformance.spec.scenario import discover
-from tests.judge.runs.test_one_case import judged_models, scenarios_of
-from tests.judge.runs.test_side_by_side import run
-
-__all__ = ["run"]
+from tests.judge.runs.test_one_case import MODEL, judged_models, scenarios_of, stored_run
 
 GROUPS = {f"{model}:{column}": model for model in ("one", "two") for column in "abc"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """Two models on three columns; the second column of the second model is wrong."""
+    members = [replace(MODEL, id=name) for name in ("one", "two")]
+    return stored_run(tmp_path, members, ["all"], ("two", "all"))
 
 
 def here() -> Environment:
@@ -59,9 +67,7 @@ def test_a_model_is_judged_when_its_last_group_has_ended(run: RunFolder) -> None
     assert "cell=reading%5Btwo-b-all%5D" in text and "one-b-all" not in text
 
 
-def test_the_rest_is_judged_at_the_end_and_nothing_twice(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rest_is_judged_at_the_end_and_nothing_twice(run, monkeypatch):
     early = while_gathered(run, [])
     final = judged_models(run)
     again: list[str] = []
@@ -97,3 +103,22 @@ def test_a_run_of_one_model_starts_no_other_process(run: RunFolder) -> None:
         grows(ended("two:a"))
         assert grows._pool is None
         assert grows.judged() == {}
+
+
+def test_the_verdicts_are_those_of_one_process(run, monkeypatch):
+    alone = judged_models(run)
+    monkeypatch.setattr(judging_runs.run, "worth", lambda cells: 2)
+    monkeypatch.setattr(judging_runs.run, "judge_model", None)  # not in this process
+    assert judged_models(run) == alone
+    wrong = [cell.id for cell in alone.values() if cell.verdict is Verdict.WRONG]
+    assert wrong == ["reading[two-b-all]"]
+    assert len(alone) == 6
+
+
+def test_a_damaged_observation_ends_it_by_its_name(run, monkeypatch):
+    monkeypatch.setattr(judging_runs.run, "worth", lambda cells: 2)
+    path = run.group_folder("two", "c").cell("reading.all") / "observations.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConformanceError) as caught:
+        judged_models(run)
+    assert caught.value.path == path

@@ -145,9 +145,7 @@ def judged_in(
     return {cell.backend: cell for cell in found.values()}
 
 
-def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_is_not(
-    tmp_path: Path,
-) -> None:
+def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_is_not(tmp_path):
     run, beside = RunFolder(tmp_path), toy.observe_twice("alone")
     rounded = beside(torch.bfloat16, toy.CANDIDATE)
     rounded["p0/s0/alone"][0, 0] *= 1.004
@@ -163,9 +161,7 @@ def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_
     assert by_column["b"].verdict is by_column["c"].verdict is Verdict.MATCH
 
 
-def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(
-    tmp_path: Path,
-) -> None:
+def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(tmp_path):
     columns = [
         Column(Backend(name, "hf"), where)
         for name, where in (("a", ""), ("a", "old"), ("b", "old"))
@@ -242,9 +238,7 @@ def test_what_a_case_observed_is_freed_with_it(tmp_path: Path) -> None:
     assert not held
 
 
-def test_columns_with_the_same_bits_are_judged_once_and_alike(
-    tmp_path: Path, counted: Callable[[], tuple[int, int]]
-) -> None:
+def test_columns_with_the_same_bits_are_judged_once_and_alike(tmp_path, counted):
     found = judged(tmp_path, {"a": candidate(), "b": candidate(6), "c": candidate()})
     assert counted()[0] == 2
     assert found["a"].observations == found["c"].observations != found["b"].observations
@@ -252,9 +246,7 @@ def test_columns_with_the_same_bits_are_judged_once_and_alike(
 
 
 @pytest.mark.parametrize("first", ["alone", "both"])
-def test_what_bf16_decides_alone_is_not_taken_over_by_a_column_with_float32(
-    tmp_path: Path, first: str
-) -> None:
+def test_what_bf16_decides_alone_is_not_taken_over_by_a_column_with_float32(tmp_path, first):
     run = RunFolder(tmp_path)
     coarse = candidate()
     coarse["p1/s0/stream.3"] *= 1.02  # it drifts, and a factor explains it
@@ -280,9 +272,7 @@ def other_bit(value: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spoil", [other_bit, Tensor.float, lambda value: value.view(torch.half)])
-def test_one_other_bit_or_dtype_is_judged_by_itself(
-    tmp_path: Path, counted: Callable[[], tuple[int, int]], spoil: Callable[[Tensor], Tensor]
-) -> None:
+def test_one_other_bit_or_dtype_is_judged_by_itself(tmp_path, counted, spoil):
     other = candidate()
     other["p1/s0/stream.3"] = spoil(other["p1/s0/stream.3"])
     found = judged(tmp_path, {"a": candidate(), "b": other})
