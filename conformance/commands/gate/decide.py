@@ -17,8 +17,8 @@ from conformance.judge.expectations import (
     assess,
     assess_entries,
     conclusion_of,
+    mark_findings,
     where_of,
-    with_findings,
 )
 from conformance.judge.expectations.entries import refuse_unmatched
 from conformance.runner.store import RunFolder, RunPlan
@@ -69,7 +69,7 @@ def decide(
     """Return the decision on a run. `assessed` may already be settled by repetitions."""
     assessed = tuple(assess(results, known, today) if assessed is None else assessed)
     return Decision(
-        results=with_findings(results, known, assessed, today),
+        results=mark_findings(results, known, today, assessed),
         known=known,
         assessed=assessed,
         standings=assess_entries(assessed, known, today, selection=results.selection),

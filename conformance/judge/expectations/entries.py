@@ -171,9 +171,8 @@ def load_expectations(path: Path | None = None) -> KnownGaps:
     These match causes, which a user's model may share.
     """
     usual = project.here().known
-    path = usual if path is None else path
-    absent = path == usual and not path.exists()
-    return load_inherited() if absent else load(path)
+    path = path or usual
+    return load_inherited() if path == usual and not path.exists() else load(path)
 
 
 def find_unmatched(known: KnownGaps, cells: Collection[Cell]) -> tuple[int, ...]:

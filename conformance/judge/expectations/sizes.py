@@ -46,11 +46,7 @@ def largest_error(cell: CellResult) -> float | None:
     Counted are the precision that decided the cell, and the other if it fails too. None if any
     failure has no size: a missing value, another token, a broken rule, an error.
     """
-    if cell.verdict not in SIZED:
-        return None
-    sizes = [_size(cell)]
-    if cell.beside is not None and fails_by_itself(cell.beside):
-        sizes.append(_size(cell.beside) if cell.beside.verdict in SIZED else None)
+    sizes = [_size(answer) for answer in failing_answers(cell)]
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 
@@ -64,13 +60,17 @@ def bound_for(size: float | None) -> float | None:
     return bound if bound < TOO_FAR else None
 
 
-def fails_by_itself(answer: Answer) -> bool:
-    """Return whether it would fail by itself; a bf16 check without power would not.
+def failing_answers(cell: CellResult) -> list[CellResult | Answer]:
+    """Return the deciding answer, and the other precision's if it would fail by itself.
 
-    Float32 has the power (`conformance.judge.cell.both_precisions`).
+    A bf16 check without power would not: float32 has the power
+    (`conformance.judge.cell.both_precisions`).
     """
-    powerless = answer.verdict is Verdict.VACUOUS and answer.precision is Precision.BF16
-    return answer.verdict.fails and not powerless
+    beside = cell.beside
+    if beside is None or not beside.verdict.fails:
+        return [cell]
+    powerless = beside.verdict is Verdict.VACUOUS and beside.precision is Precision.BF16
+    return [cell] if powerless else [cell, beside]
 
 
 def _size(answer: CellResult | Answer) -> float | None:
@@ -79,4 +79,5 @@ def _size(answer: CellResult | Answer) -> float | None:
     broken = any(rule.gates and not rule.holds for rule in answer.relations)
     sizes = [one.extra.get(LARGEST) for one in off if one.verdict in SIZED]
     known = [float(size) for size in sizes if isinstance(size, int | float)]
-    return max(known) if known and len(known) == len(off) and not broken else None
+    whole = answer.verdict in SIZED and len(known) == len(off) and not broken
+    return max(known) if known and whole else None

@@ -14,7 +14,8 @@ import datetime as dt
 import difflib
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from conformance.errors import ConformanceError
 from conformance.judge.expectations.assess import Assessed, assess, explains
 from conformance.judge.expectations.conclusion import plural
 from conformance.judge.expectations.conditions import Patterns, Where, where_of
-from conformance.judge.expectations.entries import AXES, KnownGaps, Match
+from conformance.judge.expectations.entries import AXES, Entry, KnownGaps, Match
 from conformance.judge.expectations.sizes import SIZED, bound_for, largest_error, says_nothing
 from conformance.judge.expectations.yaml_rewrite import EntryEdits
 from conformance.spec.records import Cell, CellResult, Finding, Precision, Results, record
@@ -78,11 +79,12 @@ def update(
     boundless = [group for group in new if _needs_bound(group) and _at_most(group) is None]
     undecided = {result.plain for group in boundless for result in group}
     for index, entry in enumerate(known.own):
-        given_up, line = _given_up(known, index, assessed) - undecided, known.line(index)
+        given_up, held = _split_cells(entry, [one for one in assessed if index in one.entries])
+        given_up, line = given_up - undecided, known.line(index)
         if not given_up and any(cell in entry for cell in universe):
             continue
         matched = {cell for cell in universe if cell in entry}
-        if both := given_up & _held(known, index, assessed):
+        if both := given_up & held:
             unsolved.append(
                 f"line {line}: {plural(len(both), 'cell')} as it says in one environment, and not "
                 "in another: give it `when: { versions: … }`"
@@ -122,27 +124,16 @@ def difference(old: str, new: str, path: Path) -> str:
     return "".join(lines)
 
 
-def _given_up(known: KnownGaps, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
-    """Return the cells that the entry must give up: passing ones; none if it holds sometimes.
+def _split_cells(entry: Entry, assessed: Sequence[Assessed]) -> tuple[set[Cell], set[Cell]]:
+    """Return the cells that the entry must give up, and those that it explains.
 
-    If it explains no cell, these include cells that fail differently or by other entries.
+    Given up are passing ones; none if it holds sometimes. If it explains no cell, these include
+    cells that fail differently or by other entries.
     """
-    entry = known.entries[index]
-    matched = [result for result in assessed if index in result.entries]
-    given_up = {Finding.STALE}
-    if not any(explains(entry, result.cell) for result in matched):
-        given_up |= {Finding.UNEXPECTED, Finding.KNOWN}
-    cells = {result.plain for result in matched if result.finding in given_up}
-    return set() if entry.sometimes else cells
-
-
-def _held(known: KnownGaps, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
-    """Return the cells that the entry explains."""
-    return {
-        result.plain
-        for result in assessed
-        if index in result.entries and explains(known.entries[index], result.cell)
-    }
+    held = {result.plain for result in assessed if explains(entry, result.cell)}
+    findings = {Finding.STALE} if held else {Finding.STALE, Finding.UNEXPECTED, Finding.KNOWN}
+    given_up = {result.plain for result in assessed if result.finding in findings}
+    return (set() if entry.sometimes else given_up), held
 
 
 def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
@@ -163,19 +154,17 @@ def cover(wanted: Collection[Cell], unwanted: Collection[Cell]) -> tuple[Match, 
     cases. Models, then backends, with equal patterns share one match.
     """
     wanted = sorted(wanted)  # a set's order differs from run to run
-    by_models: dict[tuple[str, Patterns, Patterns], tuple[str, ...]] = {}
+    by_models: dict[tuple[str, Patterns, Patterns], list[str]] = defaultdict(list)
     for model, backend in dict.fromkeys((cell.model, cell.backend) for cell in wanted):
         inside, outside = (
             [cell for cell in cells if (cell.model, cell.backend) == (model, backend)]
             for cells in (wanted, unwanted)
         )
         for scenario, case in sorted(set(_cover_column(inside, outside)), key=str):
-            key = backend, scenario, case
-            by_models[key] = (*by_models.get(key, ()), model)
-    by_both: dict[tuple[tuple[str, ...], Patterns, Patterns], tuple[str, ...]] = {}
-    for (backend, scenario, case), models in by_models.items():
-        both = models, scenario, case
-        by_both[both] = (*by_both.get(both, ()), backend)
+            by_models[backend, scenario, case].append(model)
+    by_both: dict[tuple[tuple[str, ...], Patterns, Patterns], list[str]] = defaultdict(list)
+    for (backend, scenario, case), names in by_models.items():
+        by_both[tuple(names), scenario, case].append(backend)
     return tuple(
         Match(_patterns(models), _patterns(backends), scenario, case)
         for (models, scenario, case), backends in by_both.items()
@@ -199,7 +188,7 @@ def _cover_column(
             yield _patterns((name,)), _patterns(cases)
 
 
-def _patterns(names: tuple[str, ...]) -> Patterns:
+def _patterns(names: Iterable[str]) -> Patterns:
     escaped = tuple(dict.fromkeys(_SPECIAL.sub(r"[\1]", name) for name in names))
     return escaped[0] if len(escaped) == 1 else escaped
 

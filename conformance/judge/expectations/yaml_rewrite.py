@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
@@ -16,7 +17,6 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
 from conformance.errors import ConformanceError
 
 _INDENT = "  "
-_COMMENT = re.compile(r"[ \t]*#")
 
 
 class EntryEdits:
@@ -39,12 +39,15 @@ class EntryEdits:
 
     def remove(self, index: int) -> None:
         """Remove the entry, and the comment right above it."""
-        start, end = self._lines(index)
+        item = self._items[index]
+        dash = self._text.rindex("-", 0, item.start_mark.index)
+        start, end = self._text.rindex("\n", 0, dash) + 1, _line_end(self._text, _end(item))
         lines = self._text[:start].splitlines(keepends=True)
-        while lines and _COMMENT.match(lines[-1]) and self._above(lines):
+        # A comment that is indented less is not the entry's, but the list's.
+        comment = r"[ \t]*#" if self._column() == 2 else r"[ \t]+#"
+        while lines and re.match(comment, lines[-1]):
             start -= len(lines.pop())
-        after = self._text[end:]
-        if after.startswith("\n"):  # one empty line is removed with it
+        if self._text.startswith("\n", end):  # one empty line is removed with it
             end += 1
         self._edits.append((start, end, ""))
         self._removed += 1
@@ -76,45 +79,27 @@ class EntryEdits:
 
     def text(self) -> str:
         """Return the text with every edit. An emptied list becomes `[]`."""
-        edits = list(self._edits)
+        edits, colon = list(self._edits), self._text.index(":", _end(self._key)) + 1
         if self._items:
-            indent = " " * (self._column() - 2)
             if self._added:
                 end = max(_line_end(self._text, _end(item)) for item in self._items)
-                edits.append((end, end, self._blocks(indent)))
+                edits.append((end, end, self._indented(" " * (self._column() - 2))))
             elif self._removed == len(self._items):
-                key = _end(self._key)
-                colon = self._text.index(":", key) + 1
                 edits.append((colon, colon, " []"))
         elif self._added:
-            colon = self._text.index(":", _end(self._key)) + 1
-            edits.append((colon, _line_end(self._text, colon), "\n" + self._blocks(_INDENT)))
+            edits.append((colon, _line_end(self._text, colon), "\n" + self._indented(_INDENT)))
         text = self._text
         # From the end: earlier positions stay valid, edits at one position keep their order.
         for start, end, new in sorted(edits, key=lambda edit: edit[:2], reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
-    def _blocks(self, indent: str) -> str:
-        return "".join(
-            "".join(f"{indent}{line}\n" if line else "\n" for line in block.splitlines())
-            for block in self._added
-        )
+    def _indented(self, by: str) -> str:
+        return "".join(f"{indent(block, by)}\n" for block in self._added)
 
     def _column(self) -> int:
         column: int = self._items[0].start_mark.column
         return column
-
-    def _lines(self, index: int) -> tuple[int, int]:
-        """Return the range from the dash's line to the end of the entry's last line."""
-        item = self._items[index]
-        dash = self._text.rindex("-", 0, item.start_mark.index)
-        return self._text.rindex("\n", 0, dash) + 1, _line_end(self._text, _end(item))
-
-    def _above(self, lines: Sequence[str]) -> bool:
-        """Return whether the comment belongs to the entry, not to the list or the entry before."""
-        indent = len(lines[-1]) - len(lines[-1].lstrip())
-        return indent > 0 or self._column() == 2
 
 
 def _list_of(root: Node | None) -> tuple[Node, Node]:

@@ -71,13 +71,6 @@ def test_a_value_of_the_config_is_a_cause_of_whatever_is_off(tmp_path):
         expectations.load(write(tmp_path, text.replace("    says: observations are off\n", "")))
 
 
-def test_an_entry_holds_through_its_last_day(tmp_path):
-    first, second = expectations.load(write(tmp_path, GOOD)).entries
-    assert not first.expired(dt.date(2027, 11, 21))
-    assert first.expired(dt.date(2027, 11, 22))
-    assert not second.expired(dt.date(9999, 1, 1))
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

@@ -62,9 +62,7 @@ def test_rules_that_do_not_hold_are_excused_by_name(tmp_path: Path, words: str) 
 
 
 @pytest.mark.parametrize("verdict", ["unsupported", "skipped", "untestable", "missing"])
-def test_a_refusal_and_a_missing_value_are_known_by_what_they_say(
-    tmp_path: Path, verdict: str
-) -> None:
+def test_a_refusal_and_a_missing_value_are_known_by_what_they_say(tmp_path, verdict):
     with pytest.raises(ConformanceError, match="without `says`"):
         entry(tmp_path, verdict=verdict)
     known = entry(tmp_path, "says: no such kernel", verdict=verdict)
@@ -80,9 +78,7 @@ def test_a_refusal_and_a_missing_value_are_known_by_what_they_say(
         (["prediction: vllm-bloom"], "unsupported", "a prediction is one of values"),
     ],
 )
-def test_a_prediction_that_cannot_be_is_refused(
-    tmp_path: Path, lines: list[str], verdict: str, words: str
-) -> None:
+def test_a_prediction_that_cannot_be_is_refused(tmp_path, lines, verdict, words):
     with pytest.raises(ConformanceError, match=words):
         entry(tmp_path, *lines, verdict=verdict)
 

@@ -91,18 +91,11 @@ def test_an_entry_that_others_make_redundant_is_removed(tmp_path):
 
 def test_a_gap_that_is_gone_is_removed_with_its_own_comment(tmp_path):
     found = updated(tmp_path, FILE, results(dict.fromkeys(STEERING, Verdict.WRONG)))
-    assert "About mamba" not in found.text and "About steering" in found.text
-    assert "A header that stays" in found.text and "A footer that stays" in found.text
-    assert found.text.count("- match") == 1
     after = FILE[FILE.index("  # About steering") :]
     assert found.text == "# A header that stays.\n\nknown:\n" + after
     assert len(found.changes) == 1
-
-
-def test_an_entry_that_matches_no_cell_is_removed(tmp_path):
-    text = FILE.replace("model: llama", "model: nobody")
-    found = updated(tmp_path, text, results(EXPECTED))
-    assert text != FILE and "nobody" not in found.text
+    nobodys = FILE.replace("model: llama", "model: nobody")
+    assert "nobody" not in updated(tmp_path, nobodys, results(EXPECTED)).text
 
 
 def test_the_last_entry_leaves_an_empty_list_and_takes_a_new_one(tmp_path):
@@ -212,13 +205,6 @@ def test_a_long_diagnosis_is_cut_between_its_parts(tmp_path):
     (entry,) = loaded(tmp_path, updated(tmp_path, "known: []\n", run).text).entries
     assert entry.reason == "; ".join(parts[:3])
     assert f"{entry.says} " in "; ".join(parts)
-
-
-def test_what_a_run_did_not_have_stays_expected(tmp_path):
-    run = results(cells=[cell("mamba2", "vllm-pp2", "ablation", "all")])
-    found = updated(tmp_path, FILE, run)
-    rest = {one: v for one, v in EXPECTED.items() if one.key != "ablation.all"}
-    assert not set(findings(tmp_path, found.text, results(rest))) - {Finding.PASSED, Finding.KNOWN}
 
 
 def test_expired_entries_and_faults_of_the_harness_are_left_to_a_person(tmp_path):
