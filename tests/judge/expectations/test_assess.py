@@ -69,6 +69,12 @@ def test_another_verdict_other_words_or_another_precision_are_unexpected():
         assert (found is Finding.KNOWN) is (precision is Precision.BF16)
 
 
+def test_an_entry_for_bf16_is_not_stale_where_float32_ran_alone():
+    for of_bf16 in (entry(verdict=Verdict.DRIFT), entry(precision=Precision.BF16)):
+        assert one(cell(precision=Precision.FLOAT32), of_bf16)[0] is Finding.PASSED
+        assert one(cell(precision=Precision.BF16), of_bf16)[0] is Finding.STALE
+
+
 def test_an_entry_for_another_cell_excuses_nothing():
     for match in (Match(model="qwen"), Match(backend="vllm*"), Match(case="last")):
         assert one(UNSUPPORTED, entry(match)) == (Finding.UNEXPECTED, (Standing.NOT_RUN,))

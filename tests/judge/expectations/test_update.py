@@ -219,9 +219,9 @@ def test_expired_entries_and_faults_of_the_harness_are_left_to_a_person(tmp_path
 
 
 def test_a_list_in_brackets_is_refused_before_anything_is_edited(tmp_path):
-    text = "known: [{match: {model: llama}, verdict: wrong, reason: r, link: l, date: 2026-11-01}]"
-    with pytest.raises(ConformanceError, match="brackets"):
-        updated(tmp_path, text, results())
+    entry = "{match: {model: llama}, verdict: crash, reason: r, link: l, date: 2026-11-01}"
+    with pytest.raises(ConformanceError, match="the list is in brackets"):
+        updated(tmp_path, f"known: [{entry}]", results())
 
 
 @given(st.sets(st.sampled_from(CELLS)))
