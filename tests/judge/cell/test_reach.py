@@ -103,6 +103,7 @@ def test_a_rounding_after_a_blind_norm_is_no_contamination(named: str, kind: str
 
 
 TOKENS, LAYERS = 6, 3
+RUNS = ("clean", "edited")
 DRAW = torch.Generator().manual_seed(0)
 REFERENCE = {
     **{f"p0/s0/stream.{layer}": torch.randn(TOKENS, 64, generator=DRAW) for layer in range(LAYERS)},
@@ -140,7 +141,7 @@ def test_no_row_is_excused_because_a_router_ties(off, tied):
     assert verdict is Verdict.WRONG if off else verdict.passes
 
 
-def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
+def mixture(write: float = 1.0, spoil: bool = False, astray: bool = False) -> Judgement:
     """Layers of one row each in bf16, of which any single one may be another expert's; a write
     changes each by a row of its own, on the candidate `write` times as much.
     """
@@ -163,6 +164,9 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
     candidate = observe(write)
     if spoil:
         candidate |= {name: torch.randn(1, 64, generator=draw).bfloat16() for name in candidate}
+    if astray:  # one row comes from another expert, in both runs
+        other = {f"{run}/{names[3]}": torch.randn(1, 64, generator=draw) for run in RUNS}
+        candidate |= {name: value.bfloat16() for name, value in other.items()}
     context = {"has_edit": True, "reading": {"mixture": True}, "alone": False}
     return toy.judge(candidate, {"truth": reference_values, **members}, **context)
 
@@ -178,6 +182,10 @@ def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
 )
 def test_the_writes_of_a_mixture_are_judged_in_bf16_too(write: float, verdict: Verdict) -> None:
     assert mixture(write).verdict is verdict
+
+
+def test_a_row_of_another_expert_has_no_gain() -> None:
+    assert mixture(astray=True).verdict is Verdict.DRIFT
 
 
 def test_random_rows_in_every_step_are_not_all_other_experts() -> None:
