@@ -14,7 +14,7 @@ from conformance.runner.planning import selection
 from conformance.spec.shortening import few
 
 if TYPE_CHECKING:
-    from conformance.report.sections.comparisons import Changes
+    from conformance.report.diff import Diff
     from conformance.spec.records import Results
 
 
@@ -82,13 +82,13 @@ def report(
     typer.echo(html.publish(results, folder.path, replace(besides, changes=changes)))
 
 
-def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:
+def _changes(path: Path, results: Results, against: str, reports: Path) -> Diff | None:
     from conformance.report import diff
 
     if against == "none":
         return None
     if against:
-        return diff.changes_between(selecting.open_run(reports, against).results(), results)
+        return diff.compare(selecting.open_run(reports, against).results(), results)
     return diff.changes_since_last(path, results)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.report.grouping import group_by
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.spec.records import CellResult, Group, Judged, Site
 
@@ -60,7 +61,7 @@ def causes_first(observations: Iterable[Judged]) -> list[Judged]:
     def key(observation: Judged) -> tuple[int, float]:
         if observation.verdict.fails:
             return -1, 0
-        return ORDER[observation.verdict], -magnitude(short(observation.q_max))
+        return ORDER[observation.verdict], -magnitude(observation.q_max)
 
     return sorted(observations, key=key)
 
@@ -82,55 +83,59 @@ def series(cell: CellResult) -> list[dict[str, Any]]:
     prompt's tokens, then the generated ones, one per step. `length` is the number of prompt tokens,
     `bin` how many tokens a column merges.
     """
-    points: dict[tuple[str, int], list[_Point]] = {}
-    for index, observation in enumerate(cell.observations):
-        site = observation.place
-        if site is not None and (observation.ratios or observation.q_max is not None):
-            points.setdefault((site.run, site.prompt), []).append(_Point(site, observation, index))
-    lines = [_line(key, members) for key, members in points.items()]
-    return sorted(lines, key=lambda line: -magnitude(line["worst"]))
+    points = [
+        _Point(site, observation, index)
+        for index, observation in enumerate(cell.observations)
+        if observation.ratios or observation.q_max is not None
+        if (site := observation.place) is not None
+    ]
+    lines = group_by(points, lambda point: (point.site.run, point.site.prompt)).values()
+    return [_line(members) for members in sorted(lines, key=lambda line: -_worst(line))]
 
 
-def _line(key: tuple[str, int], members: list[_Point]) -> dict[str, Any]:
-    steps = sorted({point.site.step for point in members})
+def _worst(points: Iterable[_Point]) -> float:
+    return max(magnitude(point.judged.q_max) for point in points)
+
+
+def _line(members: list[_Point]) -> dict[str, Any]:
+    by_step = group_by(members, lambda point: point.site.step)
     lengths = {
-        step: max(len(point.judged.ratios) for point in members if point.site.step == step)
-        for step in steps
+        step: max(len(point.judged.ratios) for point in by_step[step]) for step in sorted(by_step)
     }
-    rows: dict[tuple[bool, int, str], list[_Point]] = {}
-    for point in members:
-        site = point.site
-        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append(point)
-    ordered = [rows[place] for place in sorted(rows)]
+    places = group_by(
+        members, lambda point: (point.site.layer is None, point.site.layer or 0, point.site.name)
+    )
+    rows = [places[place] for place in sorted(places)]
+    layered = [row for row in rows if row[0].site.layer is not None]
+    kinds = {row[0].site.name for row in layered}
+
+    def name(site: Site) -> str | int:
+        """Return the layer's number, with the name only if two kinds of observations share it."""
+        if site.layer is None:
+            return site.name
+        return site.layer if len(kinds) == 1 else f"{site.name}.{site.layer}"
+
     total = sum(lengths.values())
     merge = max(1, math.ceil(total / COLUMNS))
-    sizes = [_rank(point.judged.q_max) for point in members if point.judged.q_max is not None]
+    sizes = [point.judged.q_max for point in members if point.judged.q_max is not None]
     return {
-        "run": key[0],
-        "prompt": key[1],
-        "worst": ratio(max(sizes, default=None)),
-        "layers": [_worst_step(row) for row in ordered if row[0].site.layer is not None],
-        "length": lengths[steps[0]] if len(steps) > 1 else total,
+        "run": members[0].site.run,
+        "prompt": members[0].site.prompt,
+        "worst": ratio(max(sizes, key=magnitude, default=None)),
+        "layers": [_worst_step(row) for row in layered],
+        "length": next(iter(lengths.values())) if len(lengths) > 1 else total,
         "bin": merge,
         "heat": [
-            [_row_name(row[0].site, ordered), keep_worst(_along(row, lengths), merge)]
-            for row in ordered
+            [name(row[0].site), keep_worst(_along(row, lengths), merge)]
+            for row in rows
             if any(point.judged.ratios for point in row)
         ],
     }
 
 
-def _row_name(site: Site, rows: Sequence[Sequence[_Point]]) -> str | int:
-    """Return the layer's number, with the name only if two kinds of observations share it."""
-    if site.layer is None:
-        return site.name
-    kinds = {row[0].site.name for row in rows if row[0].site.layer is not None}
-    return site.layer if len(kinds) == 1 else f"{site.name}.{site.layer}"
-
-
 def _worst_step(row: Sequence[_Point]) -> list[Any]:
     """Return the step with the largest q_max for the layer; its verdict is the row's worst."""
-    top = max(row, key=lambda point: magnitude(short(point.judged.q_max)))
+    top = max(row, key=lambda point: magnitude(point.judged.q_max))
     return [top.site.layer, top.index, worst(point.judged.verdict for point in row).value]
 
 
@@ -145,26 +150,18 @@ def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | No
 
 
 def keep_worst(ratios: Sequence[float | None], size: int) -> list[Number]:
-    """Keep the worst of every `size` neighbours; nan ranks above any number, None below."""
-    if size == 1:
-        return [short(value, digits=2) for value in ratios]
+    """Keep the worst of every `size` neighbours."""
     return [
-        short(max(ratios[start : start + size], key=_rank), digits=2)
+        short(max(ratios[start : start + size], key=magnitude), digits=2)
         for start in range(0, len(ratios), size)
     ]
 
 
-def _rank(value: float | None) -> float:
+def magnitude(value: float | None) -> float:
+    """Return a sort key: None ranks below any number, nan above."""
     if value is None:
         return -math.inf
     return math.inf if math.isnan(value) else value
-
-
-def magnitude(value: Number) -> float:
-    """Return a sort key: None ranks below any number, nan and infinities above."""
-    if value is None:
-        return -1.0
-    return value if isinstance(value, float) and math.isfinite(value) else math.inf
 
 
 def gains(cell: CellResult) -> list[list[Any]]:

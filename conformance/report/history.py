@@ -9,7 +9,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.judge.expectations import Conclusion, conclusion_of
 from conformance.judge.expectations.conclusion import plural
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.layouts_and_versions import when
 from conformance.report.sections.findings import CellsSummary, by_group
 from conformance.report.sections.section import (
@@ -80,7 +80,7 @@ def summarise(results: Results) -> Past:
 
 def _versions(results: Results) -> dict[str, tuple[str, ...]]:
     found = dict.fromkeys(pair for group in results.groups for pair in group.versions.items())
-    packages = grouped(found, lambda pair: pair[0])
+    packages = group_by(found, lambda pair: pair[0])
     return {name: tuple(version for _, version in own) for name, own in packages.items()}
 
 

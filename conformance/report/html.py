@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.judge.expectations import conclusion_of
-from conformance.report import layouts_and_versions
+from conformance.report import diff, layouts_and_versions
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
 from conformance.report.sections import findings, gaps, not_planned, selftest
-from conformance.report.sections.comparisons import Changes, compare_libraries, compare_variants
+from conformance.report.sections.comparisons import compare_libraries, compare_variants
 from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.spec.records import Results
@@ -35,7 +35,7 @@ class Besides:
     """
 
     tested: Section | None = None
-    changes: Changes | None = None
+    changes: diff.Diff | None = None
     sources: tuple[Results, ...] = ()
     origin: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -51,9 +51,7 @@ def publish(results: Results, folder: Path, besides: Besides | None = None) -> P
     besides = replace(besides, tested=tested, files=files(results), parts=parts)
     for architecture, name in besides.files.items():
         own = of_architecture(results, architecture)
-        models = {model.id for model in own.models}
-        changes = besides.changes.of(models) if besides.changes else None
-        write(own, folder, replace(besides, changes=changes, files={}), name=name)
+        write(own, folder, replace(besides, files={}), name=name)
     return write(results, folder, besides)
 
 
@@ -107,12 +105,15 @@ def render(results: Results, besides: Besides | None = None) -> str:
     """Return the page's text."""
     besides = besides or Besides()
     parts = besides.parts or parts_of(results, besides.origin)
+    counted, changes = "", None
+    if besides.changes is not None:
+        counted, changes = diff.section(besides.changes, {cell.model for cell in results.cells})
     sections = (
         compare_libraries(results),
         compare_variants(results),
         gaps.section(results),
         not_planned.section(results),
-        besides.changes.section() if besides.changes else None,
+        changes,
         besides.tested,
     )
     return page.render(
@@ -124,7 +125,8 @@ def render(results: Results, besides: Besides | None = None) -> str:
         troubles=findings.troubles(results),
         backends=layouts_and_versions.backends(results),
         facts=layouts_and_versions.run_facts(results, besides.sources),
-        changes=besides.changes,
+        before=besides.changes.a if besides.changes else "",
+        counted=counted,
         sections=tuple(filter(None, sections)),
         ids={cell.id for cell in results.cells},
         layouts=layouts_and_versions.layouts(results),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from conformance.report import figures
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.sections.findings import CellsSummary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
@@ -42,7 +42,7 @@ class ColumnFacts:
 
 def backends(results: Results) -> list[ColumnFacts]:
     pairs = by_group(results)
-    groups = grouped(results.groups, lambda group: group.backend)
+    groups = group_by(results.groups, lambda group: group.backend)
     with_versions = {column.id: " ".join(column.requirements) for column in results.columns}
     columns = []
     for name, total in by_backend(results).items():
@@ -174,5 +174,5 @@ def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     shown = [group for group in results.groups if group.backend in columns]
     return [
         (model, [(group.backend, group.layout or group.reason or group.status) for group in groups])
-        for model, groups in grouped(shown, lambda group: group.model).items()
+        for model, groups in group_by(shown, lambda group: group.model).items()
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from conformance.errors import ConformanceError
 from conformance.judge.expectations import Standing, conclude
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.spec.records import (
     Cell,
     CellResult,
@@ -126,7 +126,7 @@ def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
     every = [(run, column) for run in runs for column in run.columns]
     machines = {
         name: _machines([run for run, _ in same])
-        for name, same in grouped(every, lambda pair: pair[1].id).items()
+        for name, same in group_by(every, lambda pair: pair[1].id).items()
     }
     return {
         (run.run.id, column.id): replace(column, machine=machines[column.id][run.run.id])

@@ -19,7 +19,7 @@ from typing import Any
 from conformance.judge.expectations import finding_of
 from conformance.report import figures
 from conformance.report.figures import short
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
@@ -83,7 +83,7 @@ def parts_of(
             cells,
             origin,
         )
-        for model, cells in grouped(results.cells, lambda cell: cell.model).items()
+        for model, cells in group_by(results.cells, lambda cell: cell.model).items()
     ]
     if count := worth(len(results.cells) // _LIGHTER):
         parts_by_model = [*side_by_side(_parts_of_model, calls, processes=count)]
@@ -100,7 +100,7 @@ def _parts_of_model(
     origin: Mapping[str, tuple[str, str]],
 ) -> dict[tuple[str, str], str]:
     by_backend = {(group.backend, group.precision): group for group in groups}
-    siblings = grouped(cells, lambda cell: (cell.scenario, cell.case))
+    siblings = group_by(cells, lambda cell: (cell.scenario, cell.case))
     parts = {}
     for key, members in _by_column(cells).items():
         group = by_backend.get((key[1], members[0].precision))
@@ -114,7 +114,7 @@ def _parts_of_model(
 
 
 def _by_column(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
-    return grouped(cells, lambda cell: (cell.model, cell.backend))
+    return group_by(cells, lambda cell: (cell.model, cell.backend))
 
 
 def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ def find_all(results: Results, text: str, *, several: bool = True) -> list[CellR
 
     A case's full name, such as a checked file, is preferred to a match inside another name.
     """
-    cells = next(filter(None, (meant(results.cells, text) for meant in MEANT)), [])
+    cells = next(filter(None, find_matches(results.cells, text)), [])
     cases = {(cell.model, cell.scenario, cell.case) for cell in cells}
     if len(cells) == 1 or (several and len(cases) == 1):
         return cells
@@ -62,20 +62,13 @@ def find_all(results: Results, text: str, *, several: bool = True) -> list[CellR
     )
 
 
-def _of_id(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
-    return [cell for cell in cells if cell.id == text]
-
-
-def _of_case(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
-    return [cell for cell in cells if cell.case == text.removesuffix(".py")]
-
-
-def _of_part(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
-    return [cell for cell in cells if text.lower() in cell.id.lower()]
-
-
-#: What a text may match, in order of preference.
-MEANT = (_of_id, _of_case, _of_part)
+def find_matches(cells: Sequence[AnyCell], text: str) -> Iterator[list[AnyCell]]:
+    """Yield the cells of this id, of this case, and with this part in their id: those that match
+    better first.
+    """
+    yield [cell for cell in cells if cell.id == text]
+    yield [cell for cell in cells if cell.case == text.removesuffix(".py")]
+    yield [cell for cell in cells if text.lower() in cell.id.lower()]
 
 
 def context(results: Results, cell: CellResult) -> Context:

@@ -82,10 +82,10 @@ def hostile() -> Results:
     return replace(
         synthetic.wrapped(
             cells,
-            (ModelInfo(MODEL, ATTACK, ATTACK, ATTACK),),
-            (Column(Backend(BACKEND, "x")),),
-            scenarios,
-            (group,),
+            models=(ModelInfo(MODEL, ATTACK, ATTACK, ATTACK),),
+            columns=(Column(Backend(BACKEND, "x")),),
+            scenarios=scenarios,
+            groups=(group,),
         ),
         run=replace(base.run, id=ATTACK, command=ATTACK, started=ATTACK),
         environment=replace(

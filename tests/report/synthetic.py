@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 from conformance.spec.records import (
-    SCHEMA,
     Attribution,
     Backend,
     CellResult,
     Column,
-    Environment,
     Footer,
     Gain,
     Group,
@@ -31,9 +30,9 @@ from conformance.spec.records import (
     ScenarioInfo,
     Side,
     Status,
-    Thresholds,
     Verdict,
 )
+from tests import known_runs
 
 BLAME = Attribution(Side.PIPELINE, "the same cell is match on vllm-pp1")
 
@@ -319,38 +318,18 @@ def scenario_info(name: str, cases: tuple[str, ...]) -> ScenarioInfo:
     )
 
 
-def wrapped(
-    cells: tuple[CellResult, ...],
-    models: tuple[ModelInfo, ...] = (),
-    columns: tuple[Column, ...] = (),
-    scenarios: tuple[ScenarioInfo, ...] = (),
-    groups: tuple[Group, ...] = (),
-) -> Results:
+def wrapped(cells: tuple[CellResult, ...], **parts: Any) -> Results:
     """Whole results around these cells."""
-    return Results(
-        schema=SCHEMA,
-        run=RunInfo(
-            *("2026-03-01-101500", "2026-03-01 10:15:00", "2026-03-01 10:18:40"),
-            *(220.4, "conformance run"),
-            jobs=2,
-            peak_mib=7312.0,
-        ),
-        environment=Environment(
-            *("3.11.9", "Linux x86-64", "cpu", ("2 cores, 23 GiB",)),
-            {"transformers": "5.1.0", **VERSIONS},
-            Thresholds(),
-        ),
-        models=models,
-        columns=columns,
-        scenarios=scenarios,
-        groups=groups,
-        cells=cells,
-        footer=Footer(
-            len(cells),
-            len(cells),
-            dict(Counter(cell.verdict.value for cell in cells)),
-            int(any(cell.verdict.fails for cell in cells)),
-        ),
+    plain = known_runs.results(cells=cells, versions={"transformers": "5.1.0", **VERSIONS})
+    name, *times = "2026-03-01-101500", "2026-03-01 10:15:00", "2026-03-01 10:18:40"
+    verdicts = dict(Counter(cell.verdict.value for cell in cells))
+    failed = any(cell.verdict.fails for cell in cells)
+    return replace(
+        plain,
+        run=RunInfo(name, *times, 220.4, "conformance run", jobs=2, peak_mib=7312.0),
+        environment=replace(plain.environment, devices=("2 cores, 23 GiB",)),
+        footer=Footer(len(cells), len(cells), verdicts, int(failed)),
+        **{"columns": (), **parts},
     )
 
 

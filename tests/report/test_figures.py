@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -51,12 +52,8 @@ def test_the_stage_boundary_is_the_first_layer_of_every_later_stage(
 def test_series_are_one_line_for_each_run_and_prompt_the_worst_first(results: Results) -> None:
     cell = next(cell for cell in results.cells if cell.verdict is Verdict.WRONG)
     lines = figures.series(cell)
-    assert sorted((line["run"], line["prompt"]) for line in lines) == [
-        ("clean", 0),
-        ("clean", 1),
-        ("edited", 0),
-        ("edited", 1),
-    ]
+    runs = itertools.product(("clean", "edited"), (0, 1))
+    assert sorted((line["run"], line["prompt"]) for line in lines) == list(runs)
     assert lines[0]["worst"] == figures.ratio(cell.worst_ratio)
     layers = [point[0] for point in lines[0]["layers"]]
     assert layers == sorted(layers)

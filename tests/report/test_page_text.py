@@ -124,12 +124,6 @@ def test_markup_of_a_run_is_text_and_a_long_log_is_cut_in_its_middle(strange: st
     assert "characters left out" in part["cells"]["detail"][0]
 
 
-def test_nothing_but_the_empty_run_says_that_there_is_nothing() -> None:
-    empty = html.render(synthetic.wrapped(()))
-    assert "Nothing was run" in empty
-    assert "Nothing was run" not in html.render(synthetic.one_cell())
-
-
 def test_every_architecture_has_a_page_with_its_own_models_only(
     published: Path, rendered: str, results: Results
 ) -> None:

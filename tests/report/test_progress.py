@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from conformance.report.progress import Board, Progress
+from conformance.report.progress import Progress
 from conformance.runner.scheduling.events import (
     CellFinished,
     CellStarted,
@@ -38,8 +38,8 @@ def printed(*events: object, terminal: bool = False) -> str:
     return out.getvalue()
 
 
-def board() -> Board:
-    return Board({HF: {"clean.all", "steering.first"}, PP1: {"clean.all"}}, clock=lambda: 0.0)
+def board() -> Progress:
+    return Progress(CELLS, Console(file=io.StringIO()), now=lambda: 0.0)
 
 
 def test_one_plain_line_a_finished_group_and_none_a_cell() -> None:
@@ -80,9 +80,9 @@ def test_a_death_is_told_at_once_and_a_live_display_leaves_no_bar_behind() -> No
 def test_a_worker_is_listed_while_it_runs_and_not_after() -> None:
     state = board()
     state.take(GroupStarted(HF, "llama", "hf", 2, 2))
-    assert state.running[HF].doing == "start 2"
+    assert state.running[HF][0] == "start 2"
     state.take(CellStarted(HF, "clean.all"))
-    assert state.running[HF].doing == "clean.all"
+    assert state.running[HF][0] == "clean.all"
     state.take(GroupFinished(HF, ok=True, reason="", reused=False))
     assert not state.running
 

@@ -62,15 +62,6 @@ def test_numbers_without_a_json_word_are_valid_and_other_words_are_not(
         jsonschema.validate(written, published)
 
 
-def test_results_without_a_footer_are_not_valid(
-    published: dict[str, Any], results: Results
-) -> None:
-    written = json.loads(records.to_json(synthetic.one_cell()))
-    del written["footer"]
-    with pytest.raises(jsonschema.ValidationError, match="footer"):
-        jsonschema.validate(written, published)
-
-
 def test_the_table_has_a_row_a_cell_in_the_runs_order(results: Results) -> None:
     table = pd.DataFrame(table_files.rows(results))
     assert list(table["id"]) == [cell.id for cell in results.cells]

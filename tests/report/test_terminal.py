@@ -14,7 +14,7 @@ from conformance.errors import ConformanceError
 from conformance.report import terminal_text, words
 from conformance.report.sections import findings
 from conformance.spec.records import Judged, Precision, Results, Verdict
-from tests.report import hostile, synthetic
+from tests.report import hostile
 
 
 def said(show: Callable[..., None], *arguments: object) -> str:
@@ -118,7 +118,3 @@ def test_nothing_in_a_run_reaches_the_terminal_as_a_command(results: Results) ->
 def test_the_end_of_the_log_is_shown_for_a_crash(results: Results) -> None:
     crash = next(cell for cell in results.cells if cell.verdict is Verdict.CRASH)
     assert "WARNING prefix cache is off" in said(terminal_text.show, results, crash.id)
-
-
-def test_an_empty_run_is_not_called_clean() -> None:
-    assert "Nothing was run" in said(terminal_text.summary, synthetic.wrapped(()), Path("x"))

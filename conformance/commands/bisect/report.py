@@ -20,7 +20,7 @@ from conformance.commands.bisect.search import (
 )
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.errors import ExitCode
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.runner.environments import ENGINES, parse
 from conformance.runner.store.files import write_text
 from conformance.runner.store.keys import PACKAGES
@@ -304,7 +304,7 @@ def _changed(a: CandidateTrial, b: CandidateTrial) -> tuple[Changed, ...]:
         if (before := at_good.part(part)) != (after := at_bad.part(part))
         and not (part is SignaturePart.BITWISE and at_good.verdict.fails)
     ]
-    alike = grouped(changes, lambda change: change[1:])
+    alike = group_by(changes, lambda change: change[1:])
     return tuple(Changed(tuple(cell for cell, *_ in own), *key) for key, own in alike.items())
 
 

@@ -13,7 +13,7 @@ from conformance.errors import ExitCode
 from conformance.judge.expectations import Assessed, Finding, Standing, where_of
 from conformance.judge.expectations.conditions import Where
 from conformance.judge.expectations.entries import describe
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.render import markdown
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
@@ -100,7 +100,7 @@ def junit(decision: Decision) -> str:
     """
     root = ET.Element("testsuites", name="conformance")
     moved = {column.id: column.moved for column in decision.results.columns}
-    suites = grouped(decision.assessed, lambda each: (each.cell.model, each.cell.backend))
+    suites = group_by(decision.assessed, lambda each: (each.cell.model, each.cell.backend))
     for (model, backend), members in suites.items():
         suite = ET.SubElement(root, "testsuite", name=f"{model}.{backend}")
         if changes := moved.get(backend):
@@ -207,7 +207,7 @@ def _installed(results: Results) -> Iterator[str]:
         return ", ".join(f"{name} {named[name]}" for name in _PACKAGES if name in named)
 
     places = sorted(where_of(results).items(), key=lambda item: item[0][1])
-    sets = grouped(places, versions_of)
+    sets = group_by(places, versions_of)
     untestable = {column.id for column in results.columns if column.untestable}
     for versions, members in sets.items():
         columns_of = dict.fromkeys(column for (_, column), _ in members)
@@ -231,9 +231,9 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
         of_entry = assessed.finding in _BY_ENTRY
         return (assessed.finding.value, assessed.words, *(() if of_entry else where))
 
-    for (finding, words, *_), members in grouped(findings, row).items():
+    for (finding, words, *_), members in group_by(findings, row).items():
         cells = [assessed.cell for assessed in members]
-        scenarios = grouped(cells, lambda cell: cell.scenario)
+        scenarios = group_by(cells, lambda cell: cell.scenario)
         if members[0].finding in _BY_ENTRY and len(cells) > _FEW:
             summed_up = f"{len(cells)} cells of {few(scenarios, _FEW)}"
         else:

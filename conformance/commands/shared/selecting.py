@@ -225,13 +225,13 @@ def newest_check(reports: Path, cell: str = "") -> RunFolder:
 
 def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
     """Return the first run with a cell that this text names, as its whole id or else as a part."""
-    from conformance.report.terminal_text import MEANT
+    from conformance.report.terminal_text import find_matches
 
     if not text:
         return next(iter(runs), None)
     # The plan also has the cells, and is read in a fraction of the time.
-    planned = [(run, _planned(run)) for run in runs]
-    return next((run for meant in MEANT for run, cells in planned if meant(cells, text)), None)
+    found = zip(*(find_matches(_planned(run), text) for run in runs), strict=True)
+    return next((run for cells in found for run, own in zip(runs, cells, strict=True) if own), None)
 
 
 def _planned(run: RunFolder) -> tuple[Cell, ...]:

@@ -131,54 +131,36 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
 def _change(
     a: CellResult, b: CellResult, thresholds: Thresholds, margin: float
 ) -> CellChange | None:
-    kind, words = _kind(a, b), b.diagnosis or b.reason
-    if kind is ChangeKind.KNOWN:
-        words = b.expected
-    if kind is None:
-        words = _shrunk(a, b, thresholds, margin)
-        kind = ChangeKind.MARGIN if words else None
-    if kind is None and _passes(a.meaning) and not _passes(b.meaning):
-        kind = ChangeKind.ALONE
-    if kind is None and a.verdict is Verdict.EXACT and b.verdict is Verdict.MATCH:
-        kind, words = ChangeKind.INEXACT, b.reason
-    if kind is None:
-        return None
-    if kind is ChangeKind.FIXED:
-        words = a.diagnosis or a.reason
-    elif kind is ChangeKind.DIAGNOSIS:
-        words = f"{a.diagnosis or a.reason} → {words}"
-    return CellChange(
-        kind=kind,
-        id=b.id,
-        model=b.model,
-        backend=b.backend,
-        scenario=b.scenario,
-        case=b.case,
-        before=_verdict(a),
-        after=_verdict(b),
-        words=words,
-        harness=b.harness and b.verdict.fails,
-        command=b.command,
-    )
-
-
-def _kind(a: CellResult, b: CellResult) -> ChangeKind | None:
     """Return how a cell changed from run `a` to run `b`, None if it did not.
 
     The verdicts decide. Two cells that do not pass are compared by their causes. A new failure
     that known.yaml expects is a known gap, not a regression.
     """
-    if b.verdict.fails and not a.verdict.fails:
-        return ChangeKind.KNOWN if b.expected else ChangeKind.FAILURE
-    if b.verdict.neutral and a.verdict.passes:
-        return ChangeKind.KNOWN if b.expected else ChangeKind.LOST
-    if b.verdict.passes and not a.verdict.passes:
-        return ChangeKind.FIXED
-    if b.verdict is Verdict.DRIFT and not b.verdict.fails and a.verdict.passes:
-        return ChangeKind.NUMERICS
-    if not b.verdict.passes and _signature(a) != _signature(b):
-        return ChangeKind.DIAGNOSIS
-    return None
+    before, words = a.diagnosis or a.reason, b.diagnosis or b.reason
+    fails, lost = b.verdict.fails and not a.verdict.fails, b.verdict.neutral and a.verdict.passes
+    if fails or lost:
+        kind = ChangeKind.FAILURE if fails else ChangeKind.LOST
+        kind, words = (ChangeKind.KNOWN, b.expected) if b.expected else (kind, words)
+    elif b.verdict.passes and not a.verdict.passes:
+        kind, words = ChangeKind.FIXED, before
+    elif b.verdict is Verdict.DRIFT and a.verdict.passes:
+        kind = ChangeKind.NUMERICS
+    elif not b.verdict.passes and _signature(a) != _signature(b):
+        kind, words = ChangeKind.DIAGNOSIS, f"{before} → {words}"
+    elif shrunk := _shrunk(a, b, thresholds, margin):
+        kind, words = ChangeKind.MARGIN, shrunk
+    elif _passes(a.meaning) and not _passes(b.meaning):
+        kind, words = ChangeKind.ALONE, ""
+    elif a.verdict is Verdict.EXACT and b.verdict is Verdict.MATCH:
+        kind, words = ChangeKind.INEXACT, b.reason
+    else:
+        return None
+    return CellChange(
+        kind,
+        *(b.id, b.model, b.backend, b.scenario, b.case, _verdict(a), _verdict(b), words),
+        harness=b.harness and b.verdict.fails,
+        command=b.command,
+    )
 
 
 def _passes(verdict: Verdict | None) -> bool:
@@ -207,9 +189,7 @@ def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
         return ""
     before = headroom(a, thresholds, exact=True)
     after = headroom(b, thresholds, exact=False)
-    if before is None or after is None or before.left <= 0:
-        return ""
-    if after.left * margin > before.left:
+    if not before or not after or before.left <= 0 or after.left * margin > before.left:
         return ""
     return (
         f"{after.left:.0%} of the {after.of}'s threshold is left at {after.site}, "

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.report.diff.compare import CellChange, ChangeKind, Diff, compare
-from conformance.report.grouping import grouped
-from conformance.report.sections.comparisons import Changes, cells_table
-from conformance.report.sections.section import Document, Entry, Table, Text, columns
+from conformance.report.grouping import group_by
+from conformance.report.sections.section import (
+    Document,
+    Entry,
+    Note,
+    Section,
+    Table,
+    Text,
+    columns,
+)
 from conformance.report.verdict_styles import Family
 from conformance.runner.store import read_results
 from conformance.spec.records import Results
@@ -28,13 +35,14 @@ _FAMILY = {
     ChangeKind.KNOWN: Family.NEUTRAL,
 }
 _REST = "--json"
+_TITLES = columns("change", "model", "backend", "cells", "before", "after", "why")
 
 
 def document(diff: Diff) -> Document:
     """Return a document with everything that differs, the cells first."""
     (a, b), (before, after) = diff.seconds, diff.peak_mib
     cells = tuple(row for _, row in change_rows(diff))
-    tables = [replace(cells_table(cells, "Cells", _REST), peek=0)] if cells else []
+    tables = [Table(_TITLES, cells, "Cells", rest=_REST)] if cells else []
     only = (
         Table(columns("cell"), tuple((name,) for name in cells), f"Only in {run}", 10, folded=True)
         for run, cells in ((diff.a, diff.only_a), (diff.b, diff.only_b))
@@ -75,7 +83,7 @@ def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
         where = (change.model, change.backend, change.scenario)
         return (change.kind, *where, change.before, change.after, words)
 
-    for first, *rest in grouped(diff.changes, row).values():
+    for first, *rest in group_by(diff.changes, row).values():
         cases = ", ".join(change.case for change in (first, *rest))
         yield (
             first.model,
@@ -118,7 +126,7 @@ def fact_tables(diff: Diff) -> Iterator[Table]:
 _LOOKED_AT = 5
 
 
-def changes_since_last(folder: Path, results: Results) -> Changes | None:
+def changes_since_last(folder: Path, results: Results) -> Diff | None:
     """Return the changes since the newest earlier run in the same folder with cells in common.
 
     Return None if there is none; unfinished and unreadable runs do not count.
@@ -137,18 +145,21 @@ def changes_since_last(folder: Path, results: Results) -> Changes | None:
         except ConformanceError:
             continue
         if any(cell.id in ids for cell in before.cells):
-            return changes_between(before, results)
+            return compare(before, results)
     return None
 
 
-def changes_between(before: Results, after: Results) -> Changes:
-    """Return the changes. Raises ConformanceError for two runs without a cell in common."""
-    diff = compare(before, after)
-    return Changes(
-        before=diff.a,
-        common=diff.common,
-        counted=counted(diff),
-        rows=tuple(change_rows(diff)),
-        tables=tuple(replace(table, folded=True) for table in fact_tables(diff)),
-        notes=diff.notes,
+def section(diff: Diff, models: Collection[str]) -> tuple[str, Section]:
+    """Return a line and a section for the page of these models of the later run."""
+    every = list(change_rows(diff))
+    rows = tuple(row for model, row in every if model in models)
+    line = counted(diff)
+    if len(rows) < len(every):
+        line = f"{len(rows)} changes here; in the whole run: {line}"
+    blocks = (
+        Note(f"In {diff.common:,} common cells: {line}."),
+        *(Note(Text(note, quiet=True)) for note in diff.notes),
+        *([Table(_TITLES, rows, peek=12)] if rows else ()),
+        *(replace(table, folded=True) for table in fact_tables(diff)),
     )
+    return line, Section(f"Compared with {diff.a}", blocks, id="changes")

@@ -1,20 +1,17 @@
-"""Tables that compare: with another run, hard variants with default forms, and other libraries."""
+"""Tables that compare hard variants with default forms, and other libraries with the reference."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 from conformance.engines import LIBRARIES
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.sections.section import (
-    Block,
     Entry,
     Note,
     Section,
     Table,
-    Text,
     columns,
     verdict_text,
 )
@@ -35,46 +32,10 @@ _OF_LIBRARIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Differences from run `before`, in `common` cells; `counted` is a one-line summary.
-
-    `rows` hold a model and the row of cells that changed alike, from `conformance.report.diff`.
-    """
-
-    before: str
-    common: int
-    counted: str
-    rows: tuple[tuple[str, tuple[Entry, ...]], ...] = ()
-    tables: tuple[Table, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def of(self, models: Collection[str]) -> Changes:
-        """Keep the rows of these models, and everything that is not about cells."""
-        rows = tuple(row for row in self.rows if row[0] in models)
-        count = f"{len(rows)} changes here; in the whole run: {self.counted}"
-        return replace(self, rows=rows, counted=count)
-
-    def section(self) -> Section:
-        """Return all of it for the page of the later run."""
-        blocks: list[Block] = [
-            Note(f"In {self.common:,} common cells: {self.counted}."),
-            *(Note(Text(note, quiet=True)) for note in self.notes),
-        ]
-        if self.rows:
-            blocks.append(cells_table(tuple(row for _, row in self.rows)))
-        return Section(f"Compared with {self.before}", (*blocks, *self.tables), id="changes")
-
-
-def cells_table(rows: tuple[tuple[Entry, ...], ...], title: str = "", rest: str = "") -> Table:
-    titles = columns("change", "model", "backend", "cells", "before", "after", "why")
-    return Table(titles, rows, title, rest=rest, peek=12)
-
-
 def compare_variants(results: Results) -> Section | None:
     """Compare hard variants with their default form; None if the run has none."""
     names = [column.id for column in results.columns]
-    cells = grouped(results.cells, lambda cell: (cell.model, cell.backend))
+    cells = group_by(results.cells, lambda cell: (cell.model, cell.backend))
 
     def row(model: str, words: str) -> tuple[Entry, ...]:
         return (words, *(_count_verdicts(cells.get((model, name), [])) for name in names))
@@ -107,7 +68,7 @@ def _count_verdicts(cells: Sequence[CellResult]) -> Entry:
 def compare_libraries(results: Results) -> Section | None:
     """Return model × program for each column of another library; None if there is none."""
     own = [column.id for column in results.columns if column.engine in LIBRARIES]
-    cells = grouped(results.cells, lambda cell: (cell.model, cell.scenario, cell.backend))
+    cells = group_by(results.cells, lambda cell: (cell.model, cell.scenario, cell.backend))
     rows = tuple(
         (f"{model} · {scenario}", *(_summarize(cells.get((model, scenario, c), [])) for c in own))
         for model, scenario in dict.fromkeys((cell.model, cell.scenario) for cell in results.cells)

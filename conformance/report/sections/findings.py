@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.judge.expectations import conclusion_of, finding_of
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import headline
 from conformance.spec.records import CellResult, Finding, Gap, Results, Side, Verdict
@@ -56,7 +56,7 @@ def blamed(cell: CellResult) -> str:
 
 def troubles(results: Results) -> tuple[Trouble, ...]:
     """Return new troubles, the worst first, then those that only drift."""
-    groups = grouped(
+    groups = group_by(
         (cell for cell in results.cells if finding_of(cell) not in (Finding.PASSED, Finding.KNOWN)),
         _subject,
     )
@@ -91,7 +91,7 @@ def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
             cells=sum(trouble.cells for trouble in same),
             of=sum(trouble.of for trouble in same),
         )
-        for same in grouped(troubles, subject).values()
+        for same in group_by(troubles, subject).values()
     ]
 
 
@@ -201,14 +201,14 @@ def summary(cells: Iterable[CellResult]) -> CellsSummary:
 
 def by_group(results: Results) -> dict[tuple[str, str], CellsSummary]:
     """Summarize the cells by model and backend, in the order of the run."""
-    groups = grouped(results.cells, lambda cell: (cell.model, cell.backend))
+    groups = group_by(results.cells, lambda cell: (cell.model, cell.backend))
     return {key: summary(cells) for key, cells in groups.items()}
 
 
 def by_backend(results: Results) -> dict[str, CellsSummary]:
     """Summarize the cells by backend, in the order of the columns."""
     order = {column.id: index for index, column in enumerate(results.columns)}
-    groups = grouped(results.cells, lambda cell: cell.backend)
+    groups = group_by(results.cells, lambda cell: cell.backend)
     names = sorted(groups, key=lambda name: order.get(name, len(order)))
     return {name: summary(groups[name]) for name in names}
 

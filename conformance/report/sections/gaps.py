@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from conformance.judge.expectations.assess import Standing
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.sections.section import Entry, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.spec.records import CellResult, Finding, Gap, Results, Side
@@ -37,7 +37,7 @@ def anchor(index: int) -> str:
 
 def section(results: Results) -> Section | None:
     """Return the known gaps, those that need a fix of known.yaml first; None if there are none."""
-    touched = grouped(results.cells, lambda cell: cell.gap)
+    touched = group_by(results.cells, lambda cell: cell.gap)
     shown = [
         (Standing(gap.standing).wrong, touched.get(index, []), index)
         for index, gap in enumerate(results.gaps)
@@ -51,7 +51,7 @@ def section(results: Results) -> Section | None:
 
 def brief(results: Results) -> Table | None:
     """Return one line for each gap, for the terminal."""
-    touched = grouped(results.cells, lambda cell: cell.gap)
+    touched = group_by(results.cells, lambda cell: cell.gap)
     rows = tuple(
         (
             str(len(cells)),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.report.grouping import grouped
+from conformance.report.grouping import group_by
 from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
 from conformance.runner.store.files import read_record
@@ -68,7 +68,7 @@ def section(stored: SelfTest) -> Section:
 
 def _faults(rows: Sequence[Row]) -> Table:
     backends = list(dict.fromkeys(row.backend for row in rows))
-    groups = grouped(rows, lambda row: (row.fault, row.scenario))
+    groups = group_by(rows, lambda row: (row.fault, row.scenario))
     return Table(
         columns("fault", "side", "scenario", *backends),
         tuple(
@@ -102,7 +102,7 @@ def _limits(limits: Sequence[Limit]) -> list[Block]:
     def title(limit: Limit) -> str:
         return (_LATER if limit.kind.later else _OF_WRITES) if limit.kind.of_write else _OF_READS
 
-    by_title = grouped(limits, title)
+    by_title = group_by(limits, title)
     titles = (_OF_WRITES, _LATER, _OF_READS)
     tables = [_limits_of(by_title[name], name) for name in titles if name in by_title]
     return [Note(_MEANING), *tables] if tables else []
@@ -113,8 +113,8 @@ def _limits_of(limits: Sequence[Limit], title: str) -> Table:
     kinds = list(dict.fromkeys(limit.kind for limit in limits))
     ordered = sorted(limits, key=lambda limit: limit.scenario)
     rows: dict[tuple[str, ...], list[str]] = {}
-    for key, group in grouped(ordered, lambda limit: (limit.scenario, limit.precision)).items():
-        for backend, own in grouped(group, lambda limit: limit.backend).items():
+    for key, group in group_by(ordered, lambda limit: (limit.scenario, limit.precision)).items():
+        for backend, own in group_by(group, lambda limit: limit.backend).items():
             worst = (_worst([limit for limit in own if limit.kind == kind]) for kind in kinds)
             rows.setdefault((*key, *worst), []).append(backend)
     return Table(
