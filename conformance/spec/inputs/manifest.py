@@ -137,7 +137,8 @@ def load(path: Path) -> Manifest:
         _check_new(document, base)
         defaults = document.defaults
         if document.extends:
-            built_in = _built_in_defaults()
+            tree_of_base = parse(packaged.path("models.yaml"), holds="")
+            built_in = check(_ModelsDocument, tree_of_base, _keys).defaults
             defaults = _Defaults(defaults.seed or built_in.seed, {**built_in.tiny, **defaults.tiny})
         models = base.models + tuple(
             _model(name, entry, defaults, path.parent) for name, entry in document.models.items()
@@ -161,11 +162,6 @@ def line(path: Path, model: str) -> int | None:
     return line_of(parse(path, holds=""), ("models", model))
 
 
-def _built_in_defaults() -> _Defaults:
-    tree = parse(packaged.path("models.yaml"), holds="")
-    return check(_ModelsDocument, tree, _keys).defaults
-
-
 def _check_new(document: _ModelsDocument, base: Manifest) -> None:
     """Refuse ids that are already built in, and a file without backends that extends nothing."""
     if not (document.backends or document.extends):
@@ -187,18 +183,9 @@ def _check_new(document: _ModelsDocument, base: Manifest) -> None:
 
 def _keys(location: Location) -> list[str]:
     """Return the valid keys at a place of the document."""
-    kind: type = _ModelsDocument
-    if location:
-        kinds = {
-            "models": _ModelEntry,
-            "backends": _BackendEntry,
-            "defaults": _Defaults,
-            "tiers": Tier,
-        }
-        kind = kinds[str(location[0])]
-    if "sources" in location:
-        kind = _SourceEntry
-    return [key.name for key in fields(kind)]
+    kinds = {"models": _ModelEntry, "backends": _BackendEntry, "defaults": _Defaults, "tiers": Tier}
+    kind: type = kinds[str(location[0])] if location else _ModelsDocument
+    return [key.name for key in fields(_SourceEntry if "sources" in location else kind)]
 
 
 def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> Model:
@@ -211,48 +198,41 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
             (*place, "tiny"), f"model {name!r} has both `tiny` and `sources`", "keep one of them"
         )
     if entry.layout:
-        _check_layout(entry.layout, place)
+        # Not at the top: it imports torch, which `conformance list` does not need.
+        from conformance.spec.residual_stream import LAYOUTS
+
+        if entry.layout not in LAYOUTS:
+            words = f"unknown layout {entry.layout!r}"
+            raise Refusal((*place, "layout"), words, f"one of: {', '.join(LAYOUTS)}")
+    larger = [_GROWING[_GROWING.index(name) :] for name in entry.tiers if name in _GROWING]
+    tiers = tuple(dict.fromkeys((*entry.tiers, *(name for names in larger for name in names))))
+    same = {key: getattr(entry, key) for key in ("layout", "parts", "harder_than", "numerics")}
+    sources = _sources(entry, defaults, place, folder)
+    return Model(name, entry.architecture or name, sources, tiers=tiers, **same)
+
+
+def _sources(
+    entry: _ModelEntry, defaults: _Defaults, place: Location, folder: Path
+) -> tuple[Source, ...]:
     if entry.tiny is None:
         if entry.seed is not None:
             raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
         for key in ("adapter", "quantized"):
             if getattr(entry, key):
-                raise Refusal(
-                    (*place, key), f"only a tiny model's {key!r} is made here", "remove it"
-                )
-        sources = tuple(
+                words = f"only a tiny model's {key!r} is made here"
+                raise Refusal((*place, key), words, "remove it")
+        return tuple(
             _source(source, (*place, "sources", index), folder)
             for index, source in enumerate(entry.sources)
         )
-    else:
-        merged = {**defaults.tiny, **entry.tiny}
-        config = {key: value for key, value in merged.items() if value is not None}
-        if mistake := usable.tiny(config):
-            raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
-        if mistake := usable.adapter(entry.adapter):
-            raise Refusal((*place, "adapter", mistake.key), mistake.message, mistake.remedy)
-        seed = defaults.seed if entry.seed is None else entry.seed
-        sources = (
-            Source(
-                "tiny", config=config, seed=seed, adapter=entry.adapter, quantized=entry.quantized
-            ),
-        )
-    tiers = _tiers(entry.tiers)
-    return Model(
-        name,
-        entry.architecture or name,
-        sources,
-        entry.layout,
-        tiers,
-        entry.parts,
-        entry.harder_than,
-        entry.numerics,
-    )
-
-
-def _tiers(named: Sequence[str]) -> tuple[str, ...]:
-    larger = [_GROWING[_GROWING.index(name) :] for name in named if name in _GROWING]
-    return tuple(dict.fromkeys((*named, *(name for names in larger for name in names))))
+    merged = {**defaults.tiny, **entry.tiny}
+    config = {key: value for key, value in merged.items() if value is not None}
+    mistakes = {"tiny": usable.tiny(config), "adapter": usable.adapter(entry.adapter)}
+    for key, mistake in mistakes.items():
+        if mistake:
+            raise Refusal((*place, key, mistake.key), mistake.message, mistake.remedy)
+    seed = defaults.seed if entry.seed is None else entry.seed
+    return (Source("tiny", config, seed, entry.adapter, entry.quantized),)
 
 
 def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
@@ -315,16 +295,12 @@ def _check_tiers(
     for name, tier in tiers.items():
         for named in filter(None, (name, *tier.backends.values(), tier.kinds)):
             if named not in known:
-                raise Refusal(
-                    ("tiers", name), f"no model is in tier {named!r}", f"one of: {', '.join(known)}"
-                )
+                words = f"no model is in tier {named!r}"
+                raise Refusal(("tiers", name), words, f"one of: {', '.join(known)}")
         for backend in tier.backends:
             if backend not in columns:
-                raise Refusal(
-                    ("tiers", name),
-                    f"there is no backend {backend!r}",
-                    f"one of: {', '.join(columns)}",
-                )
+                words = f"there is no backend {backend!r}"
+                raise Refusal(("tiers", name), words, f"one of: {', '.join(columns)}")
 
 
 def _check_harder(models: Sequence[Model]) -> None:
@@ -360,13 +336,3 @@ def _refusal(name: str, entry: _ModelEntry) -> Refusal | None:
         )
     mistake = usable.unknown_key(entry.tiny or {}, architecture)
     return mistake and Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
-
-
-def _check_layout(name: str, place: Location) -> None:
-    # Not at the top: it imports torch, which `conformance list` does not need.
-    from conformance.spec.residual_stream import LAYOUTS
-
-    if name not in LAYOUTS:
-        raise Refusal(
-            (*place, "layout"), f"unknown layout {name!r}", f"one of: {', '.join(LAYOUTS)}"
-        )

@@ -23,7 +23,7 @@ _PLACES = {
 }
 
 
-def path(name: str, package: Path = _PACKAGE) -> Path:
+def path(name: str) -> Path:
     beside, inside = _PLACES[name]
-    installed = package / "packaged"
-    return installed / inside if installed.is_dir() else package.parent / beside
+    installed = _PACKAGE / "packaged"
+    return installed / inside if installed.is_dir() else _PACKAGE.parent / beside

@@ -43,7 +43,7 @@ class _Table:
 
 @record()
 class Project:
-    """The settings of a project. `root` is the folder of its pyproject.toml, or None."""
+    """The settings of a project."""
 
     models: Path
     scenarios: tuple[Path, ...]
@@ -51,7 +51,6 @@ class Project:
     environments: Path
     reports: Path
     engine: str = ""
-    root: Path | None = None
 
 
 def here(folder: Path = Path()) -> Project:
@@ -84,7 +83,6 @@ def here(folder: Path = Path()) -> Project:
         environments=place("environments.yaml", table.environments),
         reports=base / (table.reports or "reports"),
         engine=table.engine,
-        root=root,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,10 +74,9 @@ def tiny(config: Mapping[str, Any]) -> Mistake | None:
             words = f"{key} is the id of a token of the tokenizer that is made for the model"
             return Mistake(key, words, "remove it")
     for key in sorted(_COUNTS & config.keys()):
-        value = config[key]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            return Mistake(key, f"{key} is {value!r}", "write a whole number of at least 1")
-    layers, width = _value(config, _LAYERS), _value(config, _WIDTH)
+        if not positive(config, key):
+            return Mistake(key, f"{key} is {config[key]!r}", "write a whole number of at least 1")
+    layers, width = positive(config, *_LAYERS) or 1, positive(config, *_WIDTH) or 1
     words = config.get("vocab_size", 1)
     inner = config.get("intermediate_size", width)
     weights = layers * max(width * (2 * width + 2 * inner), _A_LAYER) + words * width
@@ -121,10 +120,6 @@ def adapter(config: Mapping[str, Any]) -> Mistake | None:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return Mistake("target_modules", "target_modules is no list of names", "write [q_proj]")
     return None
-
-
-def _value(config: Mapping[str, Any], keys: Iterable[str]) -> int:
-    return next((int(config[key]) for key in keys if key in config), 1)
 
 
 def layers(config: Mapping[str, Any]) -> int:
@@ -192,20 +187,14 @@ def safetensors(file: Path) -> str:
         return str(error.strerror)
     except ValueError:
         return "its header is no JSON"
-    return _places(header, size - 8 - length)
-
-
-def _places(header: Any, size: int) -> str:
-    """Return what is wrong with the tensors' offsets into the `size` bytes after the header."""
     if not isinstance(header, dict):
         return "its header is no mapping"
-    end = 0
+    header.pop("__metadata__", None)
+    end, held = 0, size - 8 - length
     for name, entry in header.items():
-        if name == "__metadata__":
-            continue
         match entry:
             case {"data_offsets": [int(begin), int(after)]} if 0 <= begin <= after:
                 end = max(end, after)
             case _:
                 return f"{name!r} has no place in it"
-    return "" if end == size else f"its tensors should have {end} bytes and have {size}"
+    return "" if end == held else f"its tensors should have {end} bytes and have {held}"

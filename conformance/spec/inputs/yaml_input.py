@@ -57,24 +57,19 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
         _shallow(text)
         with warnings.catch_warnings(action="ignore", category=ReusedAnchorWarning):
             tree = YAML(typ="rt").load(text)
-    except DuplicateKeyError as error:
-        key = re.search(r'"(.*?)"', error.problem or "")
-        raise ConformanceError(
-            f"{key.group(1) if key else 'a key'!r} is there twice",
-            path=path,
-            line=error.problem_mark.line + 1 if error.problem_mark else None,
-            remedy="rename or remove one of the two",
-        ) from error
     except MarkedYAMLError as error:
-        raise ConformanceError(
-            f"is not YAML: {error.problem or error.context}",
-            path=path,
-            line=error.problem_mark.line + 1 if error.problem_mark else None,
-            remedy="fix the syntax there or in the line before",
-        ) from error
+        words, remedy = error.problem or error.context, "fix the syntax there or in the line before"
+        words = f"is not YAML: {words}"
+        if isinstance(error, DuplicateKeyError):
+            key = re.search(r'"(.*?)"', error.problem or "")
+            words = f"{key.group(1) if key else 'a key'!r} is there twice"
+            remedy = "rename or remove one of the two"
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise ConformanceError(words, path=path, line=line, remedy=remedy) from error
     except Exception as error:  # RecursionError, and ruamel.yaml's errors without a position
-        deep = isinstance(error, RecursionError)
-        words = "it is too long, or nested too deeply" if deep else _first(error)
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, RecursionError):
+            words = "it is too long, or nested too deeply"
         raise ConformanceError(f"is not YAML: {words}", path=path, remedy="fix it") from error
     if not isinstance(tree, CommentedMap):
         raise ConformanceError("holds no mapping", path=path, remedy=holds)
@@ -95,11 +90,6 @@ def _shallow(text: str) -> None:
         depth -= isinstance(event, CollectionEndEvent)
         if depth > _DEEPEST or number > _MOST_VALUES:
             raise RecursionError
-
-
-def _first(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _plain(tree: Any) -> None:
@@ -125,7 +115,10 @@ def _plain(tree: Any) -> None:
         elif isinstance(value, list):
             waiting += [((*location, index), part) for index, part in enumerate(value)]
         elif not isinstance(value, str | int | float | bool | date | None) or _odd(value):
-            raise Refusal(location, _shown(value), "correct the value")
+            words = "a number has more digits than any figure here"
+            if not isinstance(value, int):  # which may have too many to be written
+                words = f"{str(value)[:40]!r} is no value that can stand here"
+            raise Refusal(location, words, "correct the value")
 
 
 def _odd(value: object) -> bool:
@@ -137,12 +130,6 @@ def _odd(value: object) -> bool:
     if isinstance(value, int):
         return abs(value) >= 1 << 63
     return isinstance(value, float) and math.isnan(value)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, int):
-        return "a number has more digits than any figure here"
-    return f"{str(value)[:40]!r} is no value that can stand here"
 
 
 def line_of(tree: Any, location: Location) -> int | None:

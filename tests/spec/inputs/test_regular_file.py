@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from conformance.cli import app
 from conformance.errors import ConformanceError
+from conformance.judge import expectations
+from conformance.runner.environments import columns
 from conformance.runner.planning import trust
 from conformance.runner.store.files import read_record
 from conformance.spec import loose_json
@@ -44,6 +44,8 @@ READERS: tuple[Callable[[Path], Any], ...] = (
     text_file.read,
     loose_json.read,
     manifest.load,
+    expectations.load,
+    columns.load,
     user_file.read,
     lambda path: read_record(Thresholds, path),
     lambda path: trust.note(path.parent, trust.Executed(code=(path,))),
@@ -65,16 +67,6 @@ def test_a_pipe_and_a_device_are_refused(
 def test_a_folder_is_said_to_be_one(tmp_path: Path, read: Callable[[Path], Any]) -> None:
     with pytest.raises(ConformanceError, match="directory"):
         read(tmp_path)
-
-
-@pytest.mark.parametrize("option", ["--models", "--known", "--environments"])
-def test_a_pipe_as_an_option_is_bad_input(
-    pipe: Path, option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(pipe.parent)
-    ended = CliRunner().invoke(app, ["validate", option, str(pipe)])
-    assert ended.exit_code == 2, ended.output
-    assert "no regular file" in " ".join(ended.output.split())
 
 
 def test_a_pipe_among_the_scenarios_is_refused(pipe: Path) -> None:
