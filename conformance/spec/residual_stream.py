@@ -163,21 +163,14 @@ def settle(
             for output, target, error in zip(outputs, reference, noise, strict=True)
         )
     holds = [name for name, ratio in tried.items() if ratio <= 1]
-    if len(holds) == 1:
-        return Settled(holds[0], tried)
     shapes = describe(outputs[0]) if outputs else "no layer"
     if not holds:
         return Settled("", tried, f"no reading of a layer output {shapes} is the stream: {tried}")
-    readings = [[LAYOUTS[name].read(output) for output in outputs] for name in holds]
-    if all(
-        torch.equal(a, b)
-        for reading in readings[1:]
-        for a, b in zip(readings[0], reading, strict=True)
-    ):
+    first, *others = ([LAYOUTS[name].read(output) for output in outputs] for name in holds)
+    if all(all(map(torch.equal, first, other)) for other in others):
         return Settled(holds[0], tried)
-    return Settled(
-        "", tried, f"several readings of {shapes} agree with the reference and differ: {tried}"
-    )
+    words = f"several readings of {shapes} agree with the reference and differ: {tried}"
+    return Settled("", tried, words)
 
 
 def describe(output: Any) -> str:

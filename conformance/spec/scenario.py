@@ -44,9 +44,6 @@ Place = str | int
 #: A folder of scenario files, or several folders.
 Places = str | Path | Sequence[str] | Sequence[Path]
 
-#: The scenario that stands for a user's own file.
-USER_TRACE = "user_trace"
-
 #: What a case depends on: only the engine and nnsight, or also the model's family.
 ENGINE, FAMILY = "engine", "family"
 
@@ -255,19 +252,16 @@ def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
 
 def folders_of(places: Places) -> tuple[Path, ...]:
     """Return the folders of scenarios, without duplicates."""
-    several = (places,) if isinstance(places, str | Path) else places
-    return tuple(dict.fromkeys(map(_resolved, several)))
-
-
-def _resolved(place: str | Path) -> Path:
-    try:
-        return Path(place).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a link to itself is a RuntimeError
-        raise ConformanceError(
-            f"cannot be a folder of scenarios: {error}",
-            path=Path(place),
-            remedy="name a folder that exists",
-        ) from error
+    folders = []
+    for place in (places,) if isinstance(places, str | Path) else places:
+        try:
+            folders.append(Path(place).resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # a link to itself is a RuntimeError
+            words = f"cannot be a folder of scenarios: {error}"
+            raise ConformanceError(
+                words, path=Path(place), remedy="name a folder that exists"
+            ) from error
+    return tuple(dict.fromkeys(folders))
 
 
 def as_planned(places: Places) -> str | tuple[str, ...]:
@@ -338,12 +332,14 @@ def is_a_users(name: str, places: Places) -> bool:
     """Return whether the scenario of this name, in these folders, comes from a user. Its blocks may
     do anything to their process; those of this package do not.
     """
-    if name == USER_TRACE:
-        return True
     package = Path(__file__).parent.parent
     ours = (package, package.parent / "scenarios")
     found = (folder / f"{name}.py" for folder in folders_of(places))
     return any(path.is_file() and not any(map(path.is_relative_to, ours)) for path in found)
+
+
+def _elsewhere(_: Any, case: Case) -> Any:
+    raise NotImplementedError(f"{case.scenario} is not run by this function")
 
 
 def built_in(
@@ -351,8 +347,8 @@ def built_in(
     meaning: str,
     path: str,
     *,
-    run: Callable[[Any, Case], Any],
-    reference: Callable[[Any, Case], Any],
+    run: Block = _elsewhere,
+    reference: Block = _elsewhere,
     prompts: tuple[str, ...] = (),
     steps: int = 1,
 ) -> Scenario:

@@ -89,21 +89,12 @@ def test_early_and_late_lie_on_both_sides_of_the_middle(layers):
     assert layers / 2 <= position("late", layers) + 1 <= position("last", layers) + 1 == layers
 
 
-def test_an_unknown_position_is_refused():
-    with pytest.raises(ConformanceError, match="unknown layer position 'end'"):
-        position("end", 4)
-
-
 def test_a_layer_is_named_by_its_number_too(folder):
     write(folder, "good", GOOD.replace('("first", "last")', '(0, "12", "last")'))
     good = discover(folder)["good"]
     assert list(good.cases)[:4] == ["0-small", "0-large", "12-small", "12-large"]
     assert [case.layers["at"] for case in good.expand(16)] == [0, 0, 12, 12, 15, 15]
-
-
-def test_a_single_number_is_a_position(folder):
-    write(folder, "good", GOOD.replace('("first", "last")', "3"))
-    assert discover(folder)["good"].expand(8)[0].layers == {"at": 3}
+    assert position("3", 8) == position(3, 8) == 3
 
 
 @pytest.mark.parametrize("place", ["-1", '"frist"', '("first", -1)'])

@@ -55,15 +55,10 @@ def _fed(model: Any, prompt: str, own: Mapping[int | None, Tensor]) -> Mapping[s
     return {"stream": made} | ({"logits": run.logits} if layers - 1 in own else {})
 
 
-def _trace(lm: Any, case: Case) -> Any:
-    raise NotImplementedError("only the reference runs one-layer tests")
-
-
 ONE_LAYER = built_in(
     "one_layer",
     "One layer: each layer of the reference with the candidate's own input.",
     __file__,
-    run=_trace,
     reference=_reference,
 )
 

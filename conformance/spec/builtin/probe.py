@@ -20,16 +20,11 @@ def _probe_reference(model: Any, case: Case) -> Any:
     return [found | model.score_rules()]
 
 
-def _probe_trace(lm: Any, case: Case) -> Any:
-    raise NotImplementedError("only the reference runs the probe")
-
-
 #: The reference measures the probe first, because layouts need it.
 PROBING = built_in(
     "probe",
     "Probe: the stream of a prompt that no scenario uses, to find layouts by.",
     __file__,
-    run=_probe_trace,
     reference=_probe_reference,
     prompts=(PROBE,),
 )

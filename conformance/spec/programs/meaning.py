@@ -227,31 +227,27 @@ def gathered(
     names = observed_names(program)
     prompts: list[dict[str, Any]] = []
     for prompt, saved in enumerate(by_prompt):
-        outputs: dict[str, Any] = {}
-
-        def put(name: str, step: int, value: Any, into: dict[str, Any] = outputs) -> None:
-            steps = into.setdefault(name, [{} for _ in range(program.steps)])
-            if isinstance(value, dict):
-                steps[step] = {**steps[step], **value}
-            else:
-                steps[step] = value
-
+        outputs: dict[str, list[Any]] = {}
         forced = forced_at(program, prompt) if active else {}
         for key, value in saved.items():
+            step, layer = key[-1], None
             match key:
-                case ("read", index, step) if program.operations[index].saved:
-                    layer = program.operations[index].layer
-                    put(names[index], step, value if layer is None else {layer: value})
-                case ("written", index, step):
+                case ("read", index, _) if program.operations[index].saved:
+                    name, layer = names[index], program.operations[index].layer
+                case ("written", index, _):
                     operation = program.operations[index]
                     # A number even if no layer has it: the logits come after.
                     late = operation.part in (ModelPart.NORM, ModelPart.LOGITS)
+                    name = f"written_{index}"
                     layer = program.layers if late else operation.layer or 0
-                    put(f"written_{index}", step, {layer: value})
-                case ("logits", step):
-                    put("logits", step, value)
-                case ("token", step):
-                    put(FORCED if step in forced else GREEDY, step, value)
+                case ("logits", _):
+                    name = "logits"
+                case ("token", _):
+                    name = FORCED if step in forced else GREEDY
+                case _:
+                    continue
+            steps = outputs.setdefault(name, [{} for _ in range(program.steps)])
+            steps[step] = value if layer is None else {**steps[step], layer: value}
         prompts.append(outputs)
     return prompts
 
@@ -260,27 +256,21 @@ def observed(
     form: Form, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]]
 ) -> list[dict[str, Any]]:
     """Like `gathered`, but under the scenario's names, and nothing else."""
-    steps, operations = range(form.program.steps), form.program.operations
-    prompts: list[dict[str, Any]] = []
-    for saved in by_prompt:
-        outputs: dict[str, Any] = {}
-        for name, source in form.reads.items():
-            if isinstance(source, int):
-                outputs[name] = _steps(saved, "read", source, steps=steps)
-                continue
-            outputs[name] = {
-                operations[index].layer: _steps(saved, "read", index, steps=steps)
-                for index in source
-            }
-        for name in form.ends:
-            outputs[name] = _steps(saved, _ENDS[name], steps=steps)
-        prompts.append(outputs)
-    return prompts
+    operations = form.program.operations
 
+    def observations(saved: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
+        def steps(*key: Any) -> list[Any]:
+            return [saved.get((*key, step), {}) for step in range(form.program.steps)]
 
-def _steps(saved: Mapping[tuple[Any, ...], Any], *key: Any, steps: range) -> Any:
-    """Return what was saved in each step, {} if nothing."""
-    return [saved.get((*key, step), {}) for step in steps]
+        reads = {
+            name: steps("read", source)
+            if isinstance(source, int)
+            else {operations[index].layer: steps("read", index) for index in source}
+            for name, source in form.reads.items()
+        }
+        return reads | {name: steps(_ENDS[name]) for name in form.ends}
+
+    return [observations(saved) for saved in by_prompt]
 
 
 def observed_names(program: Program) -> dict[int, str]:

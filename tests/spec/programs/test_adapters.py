@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Self
 
@@ -16,7 +15,7 @@ import torch
 from conformance.engines import LIBRARIES, Refused
 from conformance.engines.libraries import PromptBatch
 from conformance.spec.programs import Acts, Do, ModelPart, Operation, Program, Tokens
-from conformance.spec.records import Backend, Column, Job, Model, Precision
+from tests.spec.programs.toy import library_job
 
 WIDTH = 4
 TEXTS = ["One", "One two three"]
@@ -40,14 +39,6 @@ def fresh() -> Iterator[None]:
     yield
     for path in LIBRARIES.values():
         sys.modules.pop(path, None)
-
-
-def job(engine: str, **options: bool) -> Job:
-    column = Column(Backend(engine, engine, options=options))
-    return Job(
-        engine, Model("m", "m", ()), column, Path("checkpoint"), Path(), Path(), (),
-        precision=Precision.FLOAT32,
-    )  # fmt: skip
 
 
 def batch(places: list[tuple[str, int | None]], steps: int = 1) -> PromptBatch:
@@ -98,7 +89,7 @@ def bridged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     bridge = Bridge()
     fake = SimpleNamespace(boot_transformers=lambda path, dtype: bridge)
     module = adapter(monkeypatch, "transformer-lens", TransformerBridge=fake)
-    return lambda **options: (module.Bridge(job("transformer-lens", **options)), bridge)
+    return lambda **options: (module.Bridge(library_job("transformer-lens", **options)), bridge)
 
 
 def test_transformer_lens_is_told_hook_names_tokens_and_their_mask(bridged):
@@ -159,7 +150,7 @@ def test_interp_engine_is_told_points_and_takes_the_prompts_one_by_one(monkeypat
     )  # fmt: skip
     monkeypatch.setattr(module, "attention", lambda _: {})
     monkeypatch.setattr(Hooks, "made", [])
-    library = module.Eager(job("interp-engine"))
+    library = module.Eager(library_job("interp-engine"))
     ends = library.run(batch([("stream", 1)], steps=2))
     assert [tokens for tokens, _ in asked] == [[[7]], [[7, 7, 7]]]
     assert asked[0][1] == {"max_tokens": 2, "temperature": 0.0, "stop_at_eos": False}
@@ -221,7 +212,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], Any]:
     monkeypatch.setitem(sys.modules, "interp_engine", told)
     monkeypatch.setitem(sys.modules, "interp_engine.steer_specs", words)
     module = adapter(monkeypatch, "interp-engine-vllm")
-    engine = module.open_engine(job("interp-engine-vllm"))
+    engine = module.open_engine(library_job("interp-engine-vllm"))
 
     def run(program: Program) -> Any:
         values: dict[tuple[int, int, int], torch.Tensor] = {}

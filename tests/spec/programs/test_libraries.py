@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from conformance.engines import Refused, libraries
 from conformance.engines.libraries import LibraryEngine, PromptBatch
 from conformance.engines.traced import flatten_runs
 from conformance.spec.programs import Do, ModelPart, Operation, Program, check
-from conformance.spec.records import Backend, Column, Job, Model, Precision
 from conformance.spec.scenario import Scenario, discover
-from tests.spec.programs.toy import ROOT, WIDTH, Toy, cases
+from tests.spec.programs.toy import ROOT, WIDTH, Toy, cases, library_job
 
 LAYERS = 5
 SEVEN = {"clean", "read_all", "cross_consume", "cross_write", "ablation", "steering", "multigen"}
@@ -24,12 +22,7 @@ SEVEN = {"clean", "read_all", "cross_consume", "cross_write", "ablation", "steer
 def opened(monkeypatch: pytest.MonkeyPatch) -> LibraryEngine:
     toy = Toy(LAYERS)
     monkeypatch.setattr(libraries, "vector", lambda _, layer, seed: toy.direction(layer, seed))
-    column = Column(Backend("toy", "toy"))
-    job = Job(
-        "toy:toy", Model("toy", "toy", ()), column, Path(), Path(), Path(), (),
-        precision=Precision.FLOAT32,
-    )  # fmt: skip
-    return LibraryEngine(job, toy)
+    return LibraryEngine(library_job("toy"), toy)
 
 
 def test_each_of_the_seven_has_a_program_for_every_case():

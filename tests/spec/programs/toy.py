@@ -15,7 +15,7 @@ from torch import Tensor
 from conformance.engines.libraries import Ends, PromptBatch
 from conformance.spec.direction import direction
 from conformance.spec.programs import Program
-from conformance.spec.records import Case
+from conformance.spec.records import Backend, Case, Column, Job, Model, Precision
 from conformance.spec.scenario import Scenario, discover
 
 ROOT = Path(__file__).parents[3]
@@ -38,6 +38,13 @@ def charter(layers: int) -> Mapping[str, Program]:
         f"{case.scenario}-{case.name}": scenario.form(layers, case).program
         for scenario, case in cases(layers)
     }
+
+
+def library_job(engine: str, **options: bool) -> Job:
+    """A job of another library's column, in float32 and without cases."""
+    column = Column(Backend(engine, engine, options=options))
+    places = (Path("checkpoint"), Path(), Path(), ())
+    return Job(engine, Model("m", "m", ()), column, *places, precision=Precision.FLOAT32)
 
 
 @dataclass
