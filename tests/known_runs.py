@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from conformance.runner.store import RunFolder, RunPlan
@@ -39,21 +39,9 @@ CELLS = tuple(
 
 def cell(model="llama", backend="hf", scenario="steering", case="first", **more) -> CellResult:
     plain = Cell(model, backend, scenario, case)
-    return CellResult(
-        **{
-            "id": plain.id,
-            "model": model,
-            "architecture": model,
-            "backend": backend,
-            "scenario": scenario,
-            "case": case,
-            "verdict": Verdict.MATCH,
-            "reason": "",
-            "seconds": 0.5,
-            "command": f"conformance run -m {model} -b {backend} -k '{plain.id}'",
-            **more,
-        }
-    )
+    command = f"conformance run -m {model} -b {backend} -k '{plain.id}'"
+    made = (plain.id, model, model, backend, scenario, case, Verdict.MATCH, "", 0.5, command)
+    return replace(CellResult(*made), **more)
 
 
 def results(
@@ -69,15 +57,9 @@ def results(
     """Every cell of CELLS passes but those named; or exactly these `cells`."""
     verdicts = verdicts or {}
     if cells is None:
+        said = {one: f"it is {verdict.value}" for one, verdict in verdicts.items()}
         cells = [
-            cell(
-                one.model,
-                one.backend,
-                one.scenario,
-                one.case,
-                verdict=verdicts.get(one, Verdict.MATCH),
-                reason="" if one not in verdicts else f"it is {verdicts[one].value}",
-            )
+            cell(*astuple(one), verdict=verdicts.get(one, Verdict.MATCH), reason=said.get(one, ""))
             for one in CELLS
         ]
     backends = dict.fromkeys(one.backend for one in cells)

@@ -27,16 +27,15 @@ SAYS = {
 }
 
 
-def found(broken: Ran, model: str, backend: str, kind: str) -> CellResult:
-    cells = broken.results.cells
-    wanted = (model, backend, kind)
-    [cell] = [c for c in cells if c.scenario in OWN and (c.model, c.backend, c.case) == wanted]
-    return cell
+def made(broken: Ran) -> dict[tuple[str, str, str], CellResult]:
+    """By model, backend and case."""
+    own = (cell for cell in broken.results.cells if cell.scenario in OWN)
+    return {(cell.model, cell.backend, cell.case): cell for cell in own}
 
 
 def test_each_is_named(broken: Ran) -> None:
     wrong = {}
-    cells = [cell for cell in broken.results.cells if cell.scenario in OWN and cell.case in SAYS]
+    cells = [cell for cell in made(broken).values() if cell.case in SAYS]
     for cell in cells:
         named = SAYS[cell.case] in cell.diagnosis and "both look the same" not in cell.diagnosis
         if cell.verdict is not Verdict.WRONG or not named:
@@ -51,7 +50,7 @@ def test_each_is_named(broken: Ran) -> None:
 
 
 def test_half_the_stream_on_vllm_is_the_missing_residual(broken: Ran) -> None:
-    cell = found(broken, "llama", "vllm-pp1", "first_summand")
+    cell = made(broken)["llama", "vllm-pp1", "first_summand"]
     assert "holds the MLP output without the residual" in cell.diagnosis
     assert cell.attribution is not None
     assert cell.attribution.side is Side.NNSIGHT
@@ -63,21 +62,18 @@ def test_half_the_stream_on_vllm_is_the_missing_residual(broken: Ran) -> None:
 def test_the_layer_that_computes_something_else_is_found(
     broken: Ran, model: str, backend: str
 ) -> None:
-    cell = found(broken, model, backend, "all")
+    cell = made(broken)[model, backend, "all"]
     assert cell.verdict is Verdict.WRONG
-    assert (
-        "the first difference is after layer 2, and everything after it differs too"
-        in cell.diagnosis
-    )
+    words = "the first difference is after layer 2, and everything after it differs too"
+    assert words in cell.diagnosis
     assert "layer 2 introduces the error, layer 3 only inherits it" in cell.diagnosis
 
 
 def test_where_a_layer_gives_the_whole_stream_its_first_part_is_right(broken: Ran) -> None:
-    cells = [cell for cell in broken.results.cells if cell.scenario in OWN]
-    passing = [cell for cell in cells if cell.verdict.passes]
-    assert {(cell.model, cell.backend, cell.case) for cell in passing} == {
+    passing = {key: cell for key, cell in made(broken).items() if cell.verdict.passes}
+    assert set(passing) == {
         ("llama", "hf", "first_summand"),
         ("gpt2", "hf", "first_summand"),
         ("gpt2", "vllm-pp1", "first_summand"),
     }
-    assert all(cell.attribution is None for cell in passing)
+    assert all(cell.attribution is None for cell in passing.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,35 +84,24 @@ FAILURES = {
     ("reads", "short_rows"): Verdict.STRUCTURE,
     ("raises", "all"): Verdict.ERROR,
 }
+SCRIPTS = [
+    *((f"{name}[llama-{on}-{case}]", verdict, BROKEN)
+      for (name, case), verdict in FAILURES.items() for on in ("hf", "vllm-pp1")),
+    *((f"writes[llama-{on}-correct]", None, BROKEN) for on in ("hf", "vllm-pp1")),
+    ("parts[llama-vllm-pp1-first_summand]", Verdict.WRONG, STREAMS),
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
-@pytest.mark.parametrize(("name", "case"), FAILURES)
-def test_a_failure_is_seen_again(
-    broken: Ran, name: str, case: str, backend: str, tmp_path: Path
+@pytest.mark.parametrize(("name", "verdict", "scenarios"), SCRIPTS)
+def test_a_failure_is_seen_again_and_a_write_as_it_should_be_passes(
+    broken: Ran, name: str, verdict: Verdict | None, scenarios: Path, tmp_path: Path
 ) -> None:
-    cell = broken.cells()[f"{name}[llama-{backend}-{case}]"]
-    assert cell.verdict is FAILURES[name, case], cell.reason
-    code, output = run(written(broken, cell.id, tmp_path, scenarios=BROKEN))
-    assert code == 1, output[-3000:]
-    assert f"FAILS as recorded: {cell.verdict}" in output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
-def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Path) -> None:
-    path = written(broken, f"writes[llama-{backend}-correct]", tmp_path, scenarios=BROKEN)
-    code, output = run(path)
-    assert code == 0, output[-3000:]
-
-
-@pytest.mark.slow
-def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
-    cell = "parts[llama-vllm-pp1-first_summand]"
-    code, output = run(written(broken, cell, tmp_path, scenarios=STREAMS))
-    assert code == 1, output[-3000:]
-    assert "FAILS as recorded: wrong" in output
+    cell = broken.cells()[name]
+    assert verdict in (None, cell.verdict), cell.reason
+    code, output = run(written(broken, name, tmp_path, scenarios=scenarios))
+    assert code == bool(verdict), output[-3000:]
+    assert verdict is None or f"FAILS as recorded: {verdict}" in output
 
 
 @pytest.mark.slow
@@ -156,9 +147,6 @@ def test_what_models_yaml_does_not_say_wants_trust(
 
 
 def test_a_scenario_that_has_changed_since_is_refused(llama: Ran, tmp_path: Path) -> None:
-    import json
-    import shutil
-
     copy = tmp_path / "reports"
     run = llama.folder.path
     (copy / run.name).mkdir(parents=True)
