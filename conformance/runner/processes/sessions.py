@@ -86,7 +86,11 @@ def descendants(pid: int) -> set[int]:
 
 def members(leader: int) -> set[int]:
     """Return every living process of the session led by `leader`, and its descendants."""
-    same = {pid for pid in psutil.pids() if _session(pid) == leader and is_alive(pid)}
+    same: set[int] = set()
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader and is_alive(pid):
+                same.add(pid)
     return same | descendants(leader)
 
 
@@ -100,13 +104,6 @@ def between(leader: int, pids: Iterable[int]) -> set[int]:
             if leader in line:
                 found.update(line[: line.index(leader)])
     return found
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return -1
 
 
 def new_mark() -> str:
@@ -128,7 +125,14 @@ def orphans() -> set[int]:
     """Return every living process of a run whose first process has ended, as after a kill of all
     processes that would have ended the rest (`pkill -9 conformance`).
     """
-    return {pid for pid, mark in _marks() if _is_orphan(pid, mark)}
+    here = _numbers_of(os.getpid())
+    begun = [(pid, run) for pid, mark in _marks() if (run := _BEGUN.match(mark))]
+    return {
+        pid
+        for pid, run in begun
+        # A container's processes may be visible from outside it, with other process ids.
+        if here is not None and here == _numbers_of(pid) and _began(int(run["pid"])) != run["at"]
+    }
 
 
 def variable(pid: int, name: str) -> str:
@@ -136,14 +140,6 @@ def variable(pid: int, name: str) -> str:
     with suppress(psutil.Error, OSError):
         return str(psutil.Process(pid).environ().get(name, ""))
     return ""
-
-
-def _is_orphan(pid: int, mark: str) -> bool:
-    if (run := _BEGUN.match(mark)) is None:
-        return False
-    here, there = _numbers_of(os.getpid()), _numbers_of(pid)
-    # A container's processes may be visible from outside it, with other process ids.
-    return here is not None and here == there and _began(int(run["pid"])) != run["at"]
 
 
 def end_orphans() -> set[int]:

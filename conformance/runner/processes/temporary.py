@@ -109,12 +109,7 @@ def _shared_memory_of(path: Path) -> list[str]:
     it.
     """
     names = (path.name, *(entry.name for entry in path.glob("vllm_dist_*")))
-    starts = tuple(f"{name}-" for name in names)
-    with suppress(OSError):
-        return [
-            entry.path for entry in os.scandir(sessions.SHARED) if entry.name.startswith(starts)
-        ]
-    return []
+    return [str(entry) for name in names for entry in Path(sessions.SHARED).glob(f"{name}-*")]
 
 
 def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
@@ -140,16 +135,13 @@ def _sweep() -> None:
         with suppress(OSError):
             status = path.lstat()
             young = path.name.startswith(_NEW) and time.time() - status.st_mtime < _OLD
-            if status.st_uid == os.getuid() and not young:
-                _remove_unused(path)
-
-
-def _remove_unused(path: Path) -> None:
-    """Remove a folder unless some process holds its lock."""
-    descriptor = os.open(path, _FOLDER)
-    try:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(path)
-    finally:
-        os.close(descriptor)
+            if young or status.st_uid != os.getuid():
+                continue
+            descriptor = os.open(path, _FOLDER)
+            try:
+                fcntl.flock(
+                    descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+                )  # fails if a process holds it
+                remove(path)
+            finally:
+                os.close(descriptor)

@@ -34,13 +34,11 @@ def side_by_side(function, count, **more):
     return list(parallel.side_by_side(function, [(n,) for n in range(count)], processes=2, **more))
 
 
-def test_results_come_in_order_from_other_processes():
+def test_results_come_in_order_from_other_processes_that_are_set_up():
     found = side_by_side(double, 5)
     assert [number for number, _ in found] == [0, 2, 4, 6, 8]
     assert os.getpid() not in {pid for _, pid in found}
-
-
-def test_each_process_is_set_up_and_leaves_interrupts_to_its_parent():
+    # Interrupts are their parent's.
     assert side_by_side(set_up_with, 2, begin=set_up, begin_with=("so",)) == [("so", True)] * 2
 
 

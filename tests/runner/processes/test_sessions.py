@@ -20,6 +20,8 @@ from conformance.runner.scheduling.planned import Launch
 from conformance.runner.scheduling.zygotes import environment
 from tests.patience import wait_until
 
+ROOT = str(Path(__file__).parents[3])
+
 
 @contextmanager
 def leader(code: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
@@ -198,10 +200,9 @@ def test_what_a_killed_run_has_left_is_ended_by_the_next(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path = str(Path(__file__).parents[3])
     with (
-        leader(KILLED_RUN, "killed", PYTHONPATH=path) as dead,
-        leader(KILLED_RUN, PYTHONPATH=path) as living,
+        leader(KILLED_RUN, "killed", PYTHONPATH=ROOT) as dead,
+        leader(KILLED_RUN, PYTHONPATH=ROOT) as living,
     ):
         left, kept = int(ready(dead)), int(ready(living))
         dead.wait()
@@ -225,10 +226,9 @@ def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
     (elsewhere / "shared-1").write_text(str(shared))
     monkeypatch.setenv("TMPDIR", str(here))
     monkeypatch.setattr("tempfile.tempdir", str(here))
-    path = str(Path(__file__).parents[3])
     try:
         for tmp in (other, elsewhere):
-            with leader(KILLED_RUN, "killed", PYTHONPATH=path, TMPDIR=str(tmp)) as dead:
+            with leader(KILLED_RUN, "killed", PYTHONPATH=ROOT, TMPDIR=str(tmp)) as dead:
                 left = int(ready(dead))
                 dead.wait()
                 with temporary.folder():
@@ -240,18 +240,17 @@ def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
         shared.unlink(missing_ok=True)
 
 
-def test_a_number_that_is_anothers_by_now_is_not_the_run() -> None:
-    mark = sessions.new_mark().replace(f"{os.getpid()}-", f"{os.getpid()}-1", 1)
+#: By a process id that another process has by now, and marks of another kind.
+REUSED = sessions.new_mark().replace(f"{os.getpid()}-", f"{os.getpid()}-1", 1)
+
+
+@pytest.mark.parametrize(
+    ("mark", "orphan"), [(REUSED, True), ("", False), ("x", False), ("1-x-y", False)]
+)
+def test_whose_run_has_ended_is_told_by_its_mark(mark: str, orphan: bool) -> None:
     with leader(STUBBORN, **{sessions.MARK: mark}) as process:
         ready(process)
-        assert an_orphan(process.pid)
-
-
-def test_a_mark_of_another_kind_is_nobodys_to_end() -> None:
-    for mark in ("", "x", "0c6a6e3e", "1-x-y"):
-        with leader(STUBBORN, **{sessions.MARK: mark}) as process:
-            ready(process)
-            assert process.pid not in sessions.orphans()
+        assert an_orphan(process.pid) is orphan
 
 
 def test_a_daemon_is_found_by_its_mark() -> None:
@@ -297,7 +296,7 @@ def test_a_child_dies_with_its_parent() -> None:
         "    os.setsid(); sessions.die_with_parent(); os.write(its, b'.'); time.sleep(600)\n"
         "os.read(ours, 1); print(child, flush=True); time.sleep(600)\n"
     )
-    with leader(code, PYTHONPATH=str(Path(__file__).parents[3])) as process:
+    with leader(code, PYTHONPATH=ROOT) as process:
         child = int(ready(process))
         assert sessions.is_alive(child)
         process.kill()

@@ -123,18 +123,13 @@ def test_a_signal_after_the_last_word_changes_no_exit_code(
     assert "KeyboardInterrupt" not in ran.stderr
 
 
-def test_an_interruption_between_the_lines_is_one() -> None:
-    ran = ended(BETWEEN)
-    assert (ran.returncode, ran.stderr) == (130, "")
-
-
-def test_an_interruption_that_nobody_could_catch_comes_again() -> None:
-    ran = ended(DROPPED.format(patience=PATIENCE))
-    assert (ran.returncode, ran.stderr) == (130, "")
-
-
-def test_an_interruption_that_a_library_makes_its_own_error_of_is_one() -> None:
-    ran = ended(WRAPPED)
+@pytest.mark.parametrize(
+    "program",
+    [BETWEEN, DROPPED.format(patience=PATIENCE), WRAPPED],
+    ids=["between the lines", "that nobody could catch", "that a library makes its own error of"],
+)
+def test_an_interruption_is_one(program: str) -> None:
+    ran = ended(program)
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
@@ -143,10 +138,8 @@ def test_an_interruption_that_a_library_makes_its_own_error_of_is_one() -> None:
 def test_an_import_is_not_interrupted_unless_it_goes_on_for_long(
     tmp_path: Path, signal: str, put_off: float, seconds: float, printed: str
 ) -> None:
-    program = IMPORTING.format(
-        folder=tmp_path, signal=signal, put_off=put_off, seconds=seconds, patience=PATIENCE
-    )
-    ran = ended(program)
+    how = {"signal": signal, "put_off": put_off, "seconds": seconds, "patience": PATIENCE}
+    ran = ended(IMPORTING.format(folder=tmp_path, **how))
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, printed, "")
 
 
