@@ -26,7 +26,7 @@ from conformance.report import html, table_files
 from conformance.report.diff import changes_since_last
 from conformance.runner.planning import machine
 from conformance.runner.planning.jobs import launch, planned_jobs
-from conformance.runner.scheduling import Allocate, Event, RunSummary, TimeLimits, itself
+from conformance.runner.scheduling import Allocate, Event, RunSummary, TimeLimits
 from conformance.runner.scheduling import run as run_jobs
 from conformance.runner.store import (
     ObservationCache,
@@ -187,7 +187,7 @@ def execute(
             device=machine.conditions(),
             cache=ObservationCache(observations or cache / "observations"),
             on_event=heard,
-            allocate=allocate or itself,
+            allocate=allocate,
         )
         if summary.interrupted:
             return None

@@ -43,22 +43,11 @@ __all__ = [
     "TimeLimits",
     "WorkerDied",
     "WorkerPool",
-    "itself",
     "run",
 ]
 
-
 #: Takes what runs groups on this machine, and returns what runs them instead.
 Allocate = Callable[[WorkerPool], WorkerPool]
-
-
-def itself(local: WorkerPool) -> WorkerPool:
-    """Run all groups on this machine."""
-    return local
-
-
-def _silent(_: Event) -> None:
-    pass
 
 
 def run(
@@ -69,8 +58,8 @@ def run(
     limits: TimeLimits | None = None,
     device: str = "cpu",
     cache: ObservationCache | None = None,
-    on_event: Callable[[Event], None] = _silent,
-    allocate: Allocate = itself,
+    on_event: Callable[[Event], None] = lambda _: None,
+    allocate: Allocate | None = None,
 ) -> RunSummary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
@@ -89,4 +78,5 @@ def run(
             device=device,
             places=temporary.environment(folder, cache_folder(), device),
         )
-        return Runner(planned, workers=allocate(local), cache=cache, on_event=on_event).run()
+        workers = allocate(local) if allocate else local
+        return Runner(planned, workers=workers, cache=cache, on_event=on_event).run()

@@ -48,7 +48,7 @@ class Local:
         so that it is made from what is known then.
         """
         active = sum(not group.idle for group in self.running.values())
-        return active < self._jobs and not self._zygotes.imports(planned.launch)
+        return active < self._jobs and self._zygotes.ready(planned.launch) is not False
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         group.reuse((self._device,), cache)

@@ -60,16 +60,6 @@ class ZygoteProcess:
                 self.words = str(message["words"])
         return [message for message in messages if "id" in message]
 
-    @property
-    def killed(self) -> bool:
-        """Whether a signal ended it, from outside or from a crash in its imports."""
-        return (self.process.poll() or 0) < 0
-
-    @property
-    def crashed(self) -> bool:
-        """Whether the signal is one that is not usually sent from outside."""
-        return self.killed and -self.process.returncode not in sessions.FROM_OUTSIDE
-
     def overdue(self, limit: float) -> bool:
         return not self.ready and not self.words and time.monotonic() - self.begun > limit
 
@@ -182,12 +172,9 @@ class ZygotePool:
     def ask(self, launch: Launch, identifier: str, job: Path) -> None:
         self._zygotes[launch].ask(identifier, job)
 
-    def imports(self, launch: Launch) -> bool:
-        """Return whether the zygote of this launch has started and is not ready yet."""
-        return launch in self._zygotes and not self._zygotes[launch].ready
-
-    def ready(self, launch: Launch) -> bool:
-        return launch in self._zygotes and self._zygotes[launch].ready
+    def ready(self, launch: Launch) -> bool | None:
+        """Return whether the zygote of this launch has imported everything; None without one."""
+        return self._zygotes[launch].ready if launch in self._zygotes else None
 
     def hear(self, seconds: float) -> list[dict[str, Any]]:
         """Return the zygotes' messages about workers; wait at most `seconds`."""
@@ -213,12 +200,14 @@ class ZygotePool:
             if not zygote.words:
                 continue
             lost[launch] = zygote.words
-            killed, crashed = zygote.killed, zygote.crashed and not zygote.ready
+            # A signal ended it: one that is usually sent from outside, or a crash in its imports.
+            number = -(zygote.process.poll() or 0)
+            crashed = number > 0 and number not in sessions.FROM_OUTSIDE and not zygote.ready
             zygote.end()  # which kills one that is still on its way out
             del self._zygotes[launch]
             if slow:
                 self.unusable[launch] = LaunchFailure(zygote.words, slow=True)
-            elif not zygote.ready and not killed:
+            elif not zygote.ready and number <= 0:
                 self.unusable[launch] = LaunchFailure(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
                 why = CANNOT_IMPORT if crashed else f"{ZYGOTE_STARTS} zygotes have ended"

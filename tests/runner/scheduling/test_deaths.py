@@ -26,12 +26,8 @@ def cases(count: int) -> list[Case]:
         ({"status": -signal.SIGSEGV, "case": "c"}, Status.CRASH, "SIGSEGV while running c"),
         ({"status": -signal.SIGKILL, "case": "c"}, Status.CRASH, "SIGKILL (out of memory?)"),
         ({"status": -199, "case": "c"}, Status.CRASH, "signal 199"),
-        ({"status": 0, "case": "c"}, Status.MISSING, "exit status 0 while running c"),
         ({"status": 0}, Status.MISSING, "exit status 0 between cells"),
         ({"status": 7, "case": "c"}, Status.CRASH, "exit status 7 while running c"),
-        ({"status": 0, "loaded": False}, Status.ERROR, "did not start: the worker ended with"),
-        ({"status": -6, "loaded": False}, Status.CRASH, "SIGABRT while loading"),
-        ({"status": 1, "case": "c", "words": "gone"}, Status.CRASH, "engine ended while running"),
         ({"status": -9, "case": "c", "overdue": "too long"}, Status.TIMEOUT, "too long"),
         ({"status": sessions.HARNESS_FAILED, "case": "c"}, Status.ERROR, "worker itself failed"),
     ],
@@ -54,16 +50,11 @@ def test_only_a_load_that_takes_too_long_is_not_tried_again() -> None:
     assert not ended(-9, loaded=True, overdue="too long").final
 
 
-def test_the_cell_under_which_a_worker_died_comes_last() -> None:
-    trials = Trials(cases(3))
-    assert trials.died(Death(Status.CRASH, "", "plain.0"), progressed=False) == {}
-    assert [case.name for case in trials.waiting] == ["1", "2", "0"]
-
-
 def test_a_cell_under_which_a_worker_died_runs_again_alone() -> None:
     trials = Trials(cases(4))
     for name in ("plain.0", "plain.1"):
-        trials.died(Death(Status.CRASH, "", name), progressed=False)
+        assert trials.died(Death(Status.CRASH, "", name), progressed=False) == {}
+    assert [case.name for case in trials.waiting] == ["2", "3", "0", "1"]
     assert [case.name for case in trials.for_next_worker()] == ["2", "3"]
     trials.finished(["plain.2", "plain.3"])
     assert [case.name for case in trials.for_next_worker()] == ["0"]
@@ -71,11 +62,13 @@ def test_a_cell_under_which_a_worker_died_runs_again_alone() -> None:
     assert [case.name for case in trials.for_next_worker()] == ["1"]
 
 
-def test_a_cell_is_given_up_at_its_second_death_with_what_it_said() -> None:
-    trials = Trials(cases(2))
-    trials.died(Death(Status.CRASH, "first", "plain.0"), progressed=False)
-    second = Death(Status.TIMEOUT, "second", "plain.0")
-    assert trials.died(second, progressed=False) == {"plain.0": second}
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_cell_is_given_up_after_as_many_tries_as_it_has_with_its_last_words(tries: int) -> None:
+    trials = Trials(cases(2), tries=tries)
+    if tries == 2:
+        trials.died(Death(Status.CRASH, "first", "plain.0"), progressed=False)
+    last = Death(Status.TIMEOUT, "last", "plain.0")
+    assert trials.died(last, progressed=False) == {"plain.0": last}
     assert [case.name for case in trials.waiting] == ["1"]
 
 
@@ -134,10 +127,3 @@ def test_every_group_comes_to_its_end_with_every_cell_accounted_for(
     else:
         raise AssertionError("it never ended")
     assert ended.keys() == every
-
-
-def test_a_cell_is_given_up_after_as_many_tries_as_it_has() -> None:
-    death = Death(Status.TIMEOUT, "too long", "plain.0")
-    once, twice = Trials(cases(2), tries=1), Trials(cases(2))
-    assert once.died(death, progressed=False) == {"plain.0": death}
-    assert twice.died(death, progressed=False) == {}

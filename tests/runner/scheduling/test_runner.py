@@ -13,9 +13,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,7 +43,7 @@ from conformance.runner.scheduling import (
     zygotes,
 )
 from conformance.runner.scheduling.group import GroupRun
-from conformance.runner.store import GroupFolder, ObservationCache
+from conformance.runner.store import ObservationCache
 from conformance.spec.records import Group, Outcome, Status
 from tests import faulty_run
 from tests.faulty_run import (
@@ -58,35 +61,37 @@ from tests.patience import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[3]
 
+#: How the cell `bad` of an engine ends, and how all cells of an engine that does not serve.
+CELLS = [
+    ("healthy", Status.OK, r""),
+    ("crashes_once", Status.OK, r""),
+    ("aborts", Status.CRASH, r"ended by SIGABRT while running plain\.bad"),
+    ("hangs", Status.TIMEOUT, r"no outcome within 4 s"),
+    ("hangs_with_children", Status.TIMEOUT, r"no outcome within 4 s"),
+    ("hangs_in_a_stage", Status.TIMEOUT, r"no outcome within 4 s"),
+    ("exits", Status.MISSING, r"exit status 0 while running plain\.bad"),
+    ("exits_politely", Status.MISSING, r"exit status 0 while running plain\.bad"),
+    ("raises", Status.ERROR, r"ValueError: shapes \[3, 8\] and \[4, 8\] do not fit"),
+    ("refuses", Status.UNSUPPORTED, r"does not support pipeline parallelism"),
+    ("unreadable", Status.STRUCTURE, r"dual is off by 0\.7, single by 0\.9"),
+    ("sees_nothing", Status.UNKNOWN, r"nothing was observed"),
+    ("returns_no_tensors", Status.ERROR, r".*str.*"),
+    ("EngineWithProcess", Status.CRASH, r"a process of the engine ended.*core is gone"),
+    ("HangsInClose", Status.OK, r""),
+    ("LeavesChildren", Status.OK, r""),
+]
+GROUPS = [
+    ("does_not_start", Status.ERROR, r"RuntimeError: the engine core could not be initiali"),
+    ("refuses_to_start", Status.UNSUPPORTED, r"SupportsPP is not implemented"),
+    ("refuses_elsewhere", Status.UNSUPPORTED, r"^NotImplementedError: Pipeline parallelism is"),
+    ("hangs_in_load", Status.TIMEOUT, r"did not load within 6 s"),
+    ("aborts_in_load", Status.CRASH, r"ended by SIGABRT while loading"),
+    ("exits_in_load", Status.ERROR, r"did not start: .* exit status 3 while loading"),
+    ("LiesAboutItself", Status.UNKNOWN, r"stages is 2, expected 1"),
+    ("no_such_engine", Status.ERROR, r"no attribute 'no_such_engine'"),
+]
 #: Who is put into one run together, with the expectations given to some.
-WARD = (
-    "healthy",
-    "aborts",
-    "hangs",
-    "hangs_with_children",
-    "hangs_in_a_stage",
-    "exits",
-    "exits_politely",
-    "raises",
-    "refuses",
-    "unreadable",
-    "sees_nothing",
-    "returns_no_tensors",
-    "crashes_once",
-    "cannot_be_written",
-    "EngineWithProcess",
-    "does_not_start",
-    "refuses_to_start",
-    "refuses_elsewhere",
-    "hangs_in_load",
-    "aborts_in_load",
-    "exits_in_load",
-    "HangsInClose",
-    "LeavesChildren",
-    "LeavesSharedMemory",
-    "LiesAboutItself",
-    "no_such_engine",
-)
+WARD = (*(row[0] for row in (*CELLS, *GROUPS)), "cannot_be_written", "LeavesSharedMemory")
 
 
 @dataclass(frozen=True)
@@ -119,25 +124,18 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def survivors(value: str) -> set[int]:
     """Living processes that carry the mark, but for this one."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            carries = process.environ().get("CONFORMANCE_TEST_MARK") == value
-            if carries and process.status() != psutil.STATUS_ZOMBIE:
-                found.add(process.pid)
-        except psutil.Error:
-            continue
-    return found - {os.getpid()}
+    carry = {
+        pid for pid in psutil.pids() if sessions.variable(pid, "CONFORMANCE_TEST_MARK") == value
+    }
+    return set(filter(sessions.is_alive, carry)) - {os.getpid()}
 
 
 def started_for(path: str) -> int:
     """How many living processes have this path on their command line."""
     found = 0
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error):
             found += any(path in word for word in process.cmdline())
-        except psutil.Error:
-            continue
     return found
 
 
@@ -184,27 +182,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
 # --- each is recorded as what it is ----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("engine", "status", "reason"),
-    [
-        ("healthy", Status.OK, r""),
-        ("crashes_once", Status.OK, r""),
-        ("aborts", Status.CRASH, r"ended by SIGABRT while running plain\.bad"),
-        ("hangs", Status.TIMEOUT, r"no outcome within 4 s"),
-        ("hangs_with_children", Status.TIMEOUT, r"no outcome within 4 s"),
-        ("hangs_in_a_stage", Status.TIMEOUT, r"no outcome within 4 s"),
-        ("exits", Status.MISSING, r"exit status 0 while running plain\.bad"),
-        ("exits_politely", Status.MISSING, r"exit status 0 while running plain\.bad"),
-        ("raises", Status.ERROR, r"ValueError: shapes \[3, 8\] and \[4, 8\] do not fit"),
-        ("refuses", Status.UNSUPPORTED, r"does not support pipeline parallelism"),
-        ("unreadable", Status.STRUCTURE, r"dual is off by 0\.7, single by 0\.9"),
-        ("sees_nothing", Status.UNKNOWN, r"nothing was observed"),
-        ("returns_no_tensors", Status.ERROR, r".*str.*"),
-        ("EngineWithProcess", Status.CRASH, r"a process of the engine ended.*core is gone"),
-        ("HangsInClose", Status.OK, r""),
-        ("LeavesChildren", Status.OK, r""),
-    ],
-)
+@pytest.mark.parametrize(("engine", "status", "reason"), CELLS)
 def test_a_cell_is_recorded_as_what_it_is(
     ward: Ward, engine: str, status: Status, reason: str
 ) -> None:
@@ -216,19 +194,7 @@ def test_a_cell_is_recorded_as_what_it_is(
     assert ward.group(engine).status is Status.OK
 
 
-@pytest.mark.parametrize(
-    ("engine", "status", "reason"),
-    [
-        ("does_not_start", Status.ERROR, r"RuntimeError: the engine core could not be initiali"),
-        ("refuses_to_start", Status.UNSUPPORTED, r"SupportsPP is not implemented"),
-        ("refuses_elsewhere", Status.UNSUPPORTED, r"^NotImplementedError: Pipeline parallelism is"),
-        ("hangs_in_load", Status.TIMEOUT, r"did not load within 6 s"),
-        ("aborts_in_load", Status.CRASH, r"ended by SIGABRT while loading"),
-        ("exits_in_load", Status.ERROR, r"did not start: .* exit status 3 while loading"),
-        ("LiesAboutItself", Status.UNKNOWN, r"stages is 2, expected 1"),
-        ("no_such_engine", Status.ERROR, r"no attribute 'no_such_engine'"),
-    ],
-)
+@pytest.mark.parametrize(("engine", "status", "reason"), GROUPS)
 def test_an_engine_that_does_not_serve_is_the_reason_of_all_its_cells(
     ward: Ward, engine: str, status: Status, reason: str
 ) -> None:
@@ -242,10 +208,22 @@ def test_an_engine_that_does_not_serve_is_the_reason_of_all_its_cells(
     assert not ward.summary.done[engine].ok
 
 
-def test_the_engines_own_last_words_are_kept(ward: Ward) -> None:
-    assert "no kernel image for this device" in ward.group("does_not_start").log_tail
-    assert "the engine core could not be init" in ward.outcome("does_not_start", "bad").detail
-    assert "the kernel found a bad shape" in ward.outcome("aborts", "bad").detail
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("does_not_start", "the engine core could not be init"),
+        ("aborts", "the kernel found a bad shape"),
+        ("hangs", "in hangs"),
+        ("hangs_in_load", "in hangs_in_load"),
+        ("hangs_in_a_stage", "in hangs_in_a_stage"),
+        ("hangs_in_a_stage", "in _the_stage_hangs_here"),
+        ("cannot_be_written", "No space left on device"),
+    ],
+)
+def test_an_engines_last_words_are_kept_or_where_it_hangs(
+    ward: Ward, engine: str, words: str
+) -> None:
+    assert words in ward.outcome(engine, "bad").detail
 
 
 def test_a_shutdown_that_hangs_is_told_and_harms_no_cell(ward: Ward) -> None:
@@ -253,14 +231,7 @@ def test_a_shutdown_that_hangs_is_told_and_harms_no_cell(ward: Ward) -> None:
     assert found.status is Status.OK
     assert found.reason == "after its last cell: the engine did not shut down within 1.5 s"
     assert "in close" in found.log_tail
-
-
-def test_a_worker_that_hangs_says_where(ward: Ward) -> None:
-    assert "in hangs" in ward.outcome("hangs", "bad").detail
-    assert "in hangs_in_load" in ward.outcome("hangs_in_load", "bad").detail
-    stage = ward.outcome("hangs_in_a_stage", "bad").detail
-    assert "in hangs_in_a_stage" in stage
-    assert "in _the_stage_hangs_here" in stage
+    assert "no kernel image for this device" in ward.group("does_not_start").log_tail
 
 
 def test_our_own_failures_are_not_the_engines(ward: Ward) -> None:
@@ -269,7 +240,6 @@ def test_our_own_failures_are_not_the_engines(ward: Ward) -> None:
     assert full.status is Status.ERROR
     assert full.harness
     assert "the worker itself failed while running plain.bad" in full.reason
-    assert "No space left on device" in full.detail
     assert ward.outcome("cannot_be_written", "last").status is Status.OK
     for engine in ("raises", "aborts", "hangs", "exits", "does_not_start"):
         assert not ward.outcome(engine, "bad").harness
@@ -288,16 +258,13 @@ def test_no_cell_meets_an_engine_that_has_raised(ward: Ward) -> None:
     assert ward.group("raises").starts == 2
 
 
-def test_nobody_is_left_behind(ward: Ward) -> None:
-    assert ward.left == ()
-
-
 @pytest.mark.parametrize("engine", ["hangs_with_children", "LeavesChildren"])
 def test_what_an_engine_started_ends_with_its_group(ward: Ward, engine: str) -> None:
     """Not only with the run: another group needs the cores and the memory."""
     started = list((ward.folder / "left" / engine).glob("deaf-*"))
     assert len(started) == 2, "it started none: nothing was tried"
     assert ward.orphans[engine] == 0
+    assert ward.left == ()
 
 
 def test_no_shared_memory_is_left_behind(ward: Ward) -> None:
@@ -308,20 +275,15 @@ def test_no_shared_memory_is_left_behind(ward: Ward) -> None:
     assert not any(Path(name).exists() for name in mine)
 
 
-def test_the_observations_of_a_run_can_be_read(ward: Ward) -> None:
+def test_a_group_says_what_it_was_and_what_it_observed(ward: Ward) -> None:
     observed = group(ward.folder, "healthy").observations("plain.first")
     assert set(observed) == {"p0/s0/logits", "p1/s0/logits"}
-    outcome = ward.outcome("healthy", "first")
-    assert outcome.prompt_ids == ((1, 2, 0), (1, 2, 1))
-
-
-def test_a_group_says_what_it_was(ward: Ward) -> None:
+    assert ward.outcome("healthy", "first").prompt_ids == ((1, 2, 0), (1, 2, 1))
     found = ward.group("healthy")
     assert found.identity == {"stages": 1, "eager": True}
-    assert found.versions["torch"]
+    assert found.versions["torch"] and not found.reused
     assert found.peak_mib > 50
     assert 0 < found.load_seconds < found.seconds
-    assert not found.reused
 
 
 def test_the_display_is_told_the_whole_story(ward: Ward) -> None:
@@ -338,17 +300,14 @@ def test_the_display_is_told_the_whole_story(ward: Ward) -> None:
         assert sorted(done) == sorted(f"plain.{case}" for case in CASES)
 
 
-def test_a_cell_says_how_long_it_took_until_it_was_given_up(ward: Ward) -> None:
+def test_a_cell_says_how_long_it_took_and_the_summary_counts(ward: Ward) -> None:
     assert 4 <= ward.outcome("hangs", "bad").seconds < PATIENCE
     assert 0 < ward.outcome("aborts", "bad").seconds < PATIENCE
     assert ward.outcome("does_not_start", "bad").seconds == 0
-
-
-def test_the_summary_counts(ward: Ward) -> None:
-    assert ward.summary.finished == len(WARD) * len(CASES)
-    assert ward.summary.resumed == 0
-    assert not ward.summary.interrupted
-    assert ward.summary.peak_mib > 100
+    summary = ward.summary
+    assert (summary.finished, summary.resumed) == (len(WARD) * len(CASES), 0)
+    assert not summary.interrupted
+    assert summary.peak_mib > 100
 
 
 # --- what was finished is not run again -------------------------------------------
@@ -369,26 +328,20 @@ def again(
 
 
 def test_the_cache_gives_what_another_run_observed(ward: Ward, tmp_path: Path) -> None:
-    same = {**job("healthy", ward.folder).backend.options}
-    same["folder"] = str(ward.folder / "left" / "healthy")
-    summary, events = again(
-        tmp_path,
-        "healthy",
-        cache=ward.folder / "cache",
-        launch=Launch(preload="torch"),
-        options=same,
-        expect={"stages": 1},
-    )
+    own = {**job("healthy", ward.folder).backend.options}
+    own["folder"] = str(ward.folder / "left" / "healthy")
+    same = {"options": own, "expect": {"stages": 1}}
+    launch = Launch(preload="torch")
+    summary, events = again(tmp_path, "healthy", cache=ward.folder / "cache", launch=launch, **same)
     assert summary.resumed == len(CASES)
     assert not any(isinstance(event, GroupStarted) for event in events)
     found = group(tmp_path, "healthy")
     assert set(found.observations("plain.last")) == {"p0/s0/logits", "p1/s0/logits"}
     record = found.group()
-    assert record is not None
-    assert record.reused
+    assert record is not None and record.reused
     assert record.identity == {"stages": 1, "eager": True}
     # From now on it is this run's own.
-    summary, _ = again(tmp_path, "healthy", options=same, expect={"stages": 1})
+    summary, _ = again(tmp_path, "healthy", **same)
     assert (summary.finished, summary.resumed) == (0, len(CASES))
 
 
@@ -556,51 +509,47 @@ def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
 
 def test_a_job_is_made_when_those_it_waits_for_are_done(tmp_path: Path) -> None:
     made: list[str] = []
-
-    def making(name: str) -> Callable[[], None]:
-        return lambda: made.append(name)
-
-    run(
-        [
-            Planned("third", making("third"), Launch(), after=("second",), needs=("first",)),
-            Planned("second", making("second"), Launch(), after=("first",)),
-            Planned("first", making("first"), Launch()),
-        ],
-        logs=tmp_path,
-    )
+    jobs = [
+        Planned("third", partial(made.append, "third"), Launch(), ("second",), needs=("first",)),
+        Planned("second", partial(made.append, "second"), Launch(), ("first",)),
+        Planned("first", partial(made.append, "first"), Launch()),
+    ]
+    run(jobs, logs=tmp_path)
     assert made == ["first", "second", "third"]
 
 
-def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: Path) -> None:
-    summary = run(
-        [
-            refusing("does_not_start", tmp_path, cases=()),
-            refusing("healthy", tmp_path, needs=("does_not_start",)),
-            refusing("refuses", tmp_path, after=("does_not_start",)),
-        ],
-        logs=tmp_path / "logs",
-    )
+@pytest.mark.parametrize(
+    "needs",
+    [{"needs": ("does_not_start",)}, {"needs_cells": (("does_not_start", "plain.first"),)}],
+)
+def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(
+    tmp_path: Path, needs: dict[str, Any]
+) -> None:
+    jobs = [
+        refusing("does_not_start", tmp_path, cases=("first",)),
+        refusing("healthy", tmp_path, **needs),
+        refusing("refuses", tmp_path, after=("does_not_start",)),
+    ]
+    summary = run(jobs, logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == []
     words = "does_not_start failed: RuntimeError: the engine core could not be initialised"
     assert summary.done["healthy"].reason == words
     outcome = outcome_of(tmp_path, "healthy", "first")
     assert (outcome.status, outcome.reason, outcome.harness) == (Status.ERROR, words, True)
     assert noted(tmp_path, "refuses") == list(CASES)
+    summary = run([refusing("healthy", tmp_path)], logs=tmp_path / "logs")
+    assert (summary.finished, summary.resumed) == (3, 0)
+    assert noted(tmp_path, "healthy") == list(CASES)
 
 
 def test_a_job_that_needs_one_cell_is_begun_while_the_other_cells_are_run(tmp_path: Path) -> None:
     waiting = planned("waits_for_gate", tmp_path, cases=("first", "bad"))
-    beside = Planned(
-        "beside",
-        (tmp_path / "gate").touch,
-        Launch(),
-        needs_cells=(("waits_for_gate", "plain.first"),),
-    )
+    needs = (("waits_for_gate", "plain.first"),)
+    beside = Planned("beside", (tmp_path / "gate").touch, Launch(), needs_cells=needs)
     summary = run([beside, waiting], logs=tmp_path / "logs", jobs=2, limits=LIMITS)
     assert summary.done["beside"].ok
     assert noted(tmp_path, "waits_for_gate") == ["first", "bad"]
-    outcome = outcome_of(tmp_path, "waits_for_gate", "bad")
-    assert outcome.status is Status.OK
+    assert outcome_of(tmp_path, "waits_for_gate", "bad").status is Status.OK
 
 
 def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) -> None:
@@ -610,22 +559,6 @@ def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) ->
     ended = group(tmp_path, "raises").path / "cells" / "plain.last" / "outcome.json"
     begun = group(tmp_path, "healthy").path / "job.json"
     assert ended.stat().st_mtime_ns < begun.stat().st_mtime_ns
-
-
-def test_cells_whose_needs_did_not_start_say_so_and_are_run_by_a_resumed_run(
-    tmp_path: Path,
-) -> None:
-    needing = refusing("healthy", tmp_path)
-    owner = refusing("does_not_start", tmp_path, cases=("first",))
-    cells = (("does_not_start", "plain.first"),)
-    run([dataclasses.replace(needing, needs_cells=cells), owner], logs=tmp_path / "logs")
-    assert noted(tmp_path, "healthy") == []
-    outcome = outcome_of(tmp_path, "healthy", "first")
-    assert (outcome.status, outcome.harness) == (Status.ERROR, True)
-    assert outcome.reason.startswith("does_not_start failed: ")
-    summary = run([needing], logs=tmp_path / "logs")
-    assert (summary.finished, summary.resumed) == (3, 0)
-    assert noted(tmp_path, "healthy") == list(CASES)
 
 
 def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
@@ -643,15 +576,10 @@ def test_a_job_that_cannot_be_made_harms_no_other(tmp_path: Path) -> None:
     def breaks() -> None:
         raise ConformanceError("the checkpoint is gone")
 
-    summary = run(
-        [
-            Planned("breaks", breaks, Launch(), folder=group(tmp_path, "breaks").path),
-            refusing("healthy", tmp_path),
-        ],
-        logs=tmp_path / "logs",
-    )
+    broken = Planned("breaks", breaks, Launch(), folder=group(tmp_path, "breaks").path)
+    summary = run([broken, refusing("healthy", tmp_path)], logs=tmp_path / "logs")
     assert "the checkpoint is gone" in summary.done["breaks"].reason
-    record = GroupFolder(group(tmp_path, "breaks").path).group()
+    record = group(tmp_path, "breaks").group()
     assert record is not None
     assert (record.model, record.backend, record.status) == ("m", "breaks", Status.ERROR)
     assert noted(tmp_path, "healthy") == list(CASES)
@@ -690,20 +618,16 @@ KILLS = "import os, signal; os.kill(os.getpid(), signal.{})"
         ("import os; print('about to abort', flush=True); os.abort()", "about to abort"),
         (KILLS.format("SIGKILL"), "^3 zygotes have ended: its zygote ended with status -9"),
         (KILLS.format("SIGSEGV"), "^the engine cannot be imported: its zygote ended.* -11"),
+        ("", "/python: this interpreter does not say its versions: .*No such file"),
     ],
-    ids=["raises", "aborts", "is killed", "crashes"],
+    ids=["raises", "aborts", "is killed", "crashes", "has no interpreter"],
 )
 def test_an_engine_that_cannot_be_imported_is_the_reason_of_its_cells_only(
     tmp_path: Path, source: str, reason: str
 ) -> None:
-    run(
-        [
-            planned("refuses", tmp_path, launch=preloading(tmp_path, source)),
-            refusing("healthy", tmp_path),
-        ],
-        logs=tmp_path / "logs",
-        jobs=2,
-    )
+    launch = preloading(tmp_path, source) if source else Launch(python=tmp_path / "python")
+    broken = planned("refuses", tmp_path, launch=launch)
+    run([broken, refusing("healthy", tmp_path)], logs=tmp_path / "logs", jobs=2)
     outcome = outcome_of(tmp_path, "refuses", "first")
     assert outcome.status is Status.ERROR
     assert re.search(reason, outcome.reason)
@@ -748,14 +672,6 @@ def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, na
     )
     run([refusing("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
-
-
-def test_an_interpreter_that_cannot_be_started_is_the_reason_of_its_cells(tmp_path: Path) -> None:
-    launch = Launch(python=tmp_path / "python")
-    run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
-    outcome = outcome_of(tmp_path, "healthy", "first")
-    assert outcome.status is Status.ERROR
-    assert str(tmp_path / "python") in outcome.reason
 
 
 def statuses(folder: Path, engine: str) -> list[Status]:
@@ -807,14 +723,9 @@ def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mar
         if isinstance(event, GroupFinished) and event.id == "healthy":
             (tmp_path / "gate").touch()
 
-    run(
-        [refusing("HasDaemon", tmp_path), refusing("healthy", tmp_path)],
-        logs=tmp_path / "logs",
-        jobs=2,
-        on_event=told,
-    )
-    outcome = outcome_of(tmp_path, "HasDaemon", "last")
-    assert outcome.status is Status.UNSUPPORTED
+    both = [refusing(engine, tmp_path) for engine in ("HasDaemon", "healthy")]
+    run(both, logs=tmp_path / "logs", jobs=2, on_event=told)
+    assert outcome_of(tmp_path, "HasDaemon", "last").status is Status.UNSUPPORTED
     assert survivors(mark) == set()
 
 
