@@ -19,17 +19,13 @@ from conformance.runner.environments.building import (
 )
 from conformance.runner.environments.columns import (
     command_of,
-    kept,
     load,
-    named_columns,
-    own_environments,
     place,
     read_order,
     runs_on,
-    short,
 )
 from conformance.runner.environments.releases import each_release
-from conformance.runner.environments.resolving import ENGINES, resolve
+from conformance.runner.environments.resolving import ENGINES
 from conformance.runner.environments.spec import (
     EnginesMoved,
     InstalledEnvironment,
@@ -50,15 +46,10 @@ __all__ = [
     "each_release",
     "find_environments",
     "importable",
-    "kept",
     "load",
-    "named_columns",
-    "own_environments",
     "parse",
     "place",
     "read_order",
     "remove",
-    "resolve",
     "runs_on",
-    "short",
 ]

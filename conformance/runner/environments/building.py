@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from conformance.engines import ENVIRONMENT
 from conformance.errors import ConformanceError
@@ -31,7 +31,7 @@ from conformance.runner.environments.resolving import (
     resolve,
 )
 from conformance.runner.environments.spec import InstalledEnvironment, Spec, Untestable
-from conformance.runner.store.files import write_record, write_text
+from conformance.runner.store.files import replacing, write_record, write_text
 from conformance.spec import loose_json
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import digest, from_json, record
@@ -86,24 +86,17 @@ def build(
     refuse_moves(spec, resolution, keep)
     folder = cache / "environments" / resolution.key
     reused = True
-    built = read(folder)
-    if built is None:
+    about: dict[str, Any] = {"requirements": spec.requirements, "moved": resolution.moved}
+    if (built := read(folder)) is None:
         with locked(folder, on_line) as lock:
-            built = read(folder)
-            if built is None:
+            if (built := read(folder)) is None:
                 reused = False
-                built = _make(
+                made = _make(
                     spec, resolution, folder, cache, lock, on_line, needs=bool(needs), base=python
                 )
+                built = replace(made, **about)
                 write_record(folder / STAMP, built)
-    return replace(
-        built,
-        seconds=time.monotonic() - begun,
-        reused=reused,
-        requirements=spec.requirements,
-        moved=resolution.moved,
-        conflicts=resolution.conflicts,
-    )
+    return replace(built, seconds=time.monotonic() - begun, reused=reused, **about)
 
 
 def read(folder: Path) -> InstalledEnvironment | None:
@@ -157,7 +150,7 @@ def _make(
         # Tell uv a Python version that all of them accept.
         steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
     sources = {name: trees.describe(path) for name, path in spec.trees.items()}
-    with trees.copy_trees(spec.folders) as copied:
+    with trees.copy_trees(tuple(spec.trees.values())) as copied:
         for step in steps:
             status, output = uv.run(step, say, holding=lock)
             if status != 0:
@@ -169,17 +162,8 @@ def _make(
     own = spec.regardless if spec.engines else spec.names
     named = [name.replace("-", "_") for name in own]
     versions = _start(python, resolution, lock, say, worker=needs, named=named)
-    return InstalledEnvironment(
-        folder.name,
-        python,
-        versions,
-        0.0,
-        requirements=spec.requirements,
-        moved=resolution.moved,
-        conflicts=resolution.conflicts,
-        built=datetime.now(UTC).isoformat(timespec="seconds"),
-        sources=sources,
-    )
+    built = datetime.now(UTC).isoformat(timespec="seconds")
+    return InstalledEnvironment(folder.name, python, versions, 0.0, built=built, sources=sources)
 
 
 def _start(
@@ -251,22 +235,15 @@ def find_environments(cache: Path) -> tuple[EnvironmentFolder, ...]:
 
 
 def _folders(cache: Path) -> list[Path]:
-    folders = [
-        path
-        for path in (cache / "environments").glob("*")
-        if path.is_dir() and path.name not in {"locks", "own", "resolved"}
-    ]
-    return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
+    found = set((cache / "environments").glob("*/"))
+    found -= {cache / "environments" / name for name in ("locks", "own", "resolved")}
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _sizes(folder: Path) -> tuple[float, float]:
-    own = whole = 0
-    for place, _, files in os.walk(folder):
-        for name in files:
-            status = Path(place, name).lstat()
-            whole += status.st_blocks * 512
-            own += status.st_blocks * 512 if status.st_nlink == 1 else 0
-    return own / 2**20, whole / 2**20
+    files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
+    own = sum(each.st_blocks for each in files if each.st_nlink == 1)
+    return own / 2048, sum(each.st_blocks for each in files) / 2048  # blocks of 512 bytes
 
 
 def remove(cache: Path, name: str) -> None:
@@ -293,8 +270,6 @@ def importable(package: Path = _PACKAGE, cache: Path | None = None) -> Path:
     for there in (package, package.with_name("conformance_command.py")):
         link = folder / there.name
         if there.exists() and not link.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            part = folder / f".{secrets.token_hex(4)}"
-            part.symlink_to(there)
-            part.replace(link)
+            with replacing(link) as part:
+                part.symlink_to(there)
     return folder

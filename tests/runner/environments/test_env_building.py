@@ -1,13 +1,11 @@
 """Environments built by the real uv, from wheels made here: no index is asked."""
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from wheelhouse import add_wheel, commit, source_tree
@@ -19,9 +17,9 @@ from conformance.runner.environments import (
     find_environments,
     parse,
     remove,
-    resolve,
 )
 from conformance.runner.environments.building import STAMP
+from conformance.runner.environments.resolving import resolve
 
 
 def had(text, cache, **more):
@@ -106,8 +104,12 @@ def test_a_package_that_asks_for_what_cannot_be_had_is_installed_regardless(whee
 
 def test_a_source_tree_is_known_by_what_it_holds(wheels, cache, tmp_path):
     tree = source_tree(tmp_path / "checkout", "VERSION = 'first'\n")
+    before = sorted(tree.iterdir())
     first = had(f"tiny @ {tree}", cache)
+    assert sorted(tree.iterdir()) == before, "nothing is built in it"
     assert asked(first, "import tiny; print(tiny.VERSION)") == "first"
+    (tree / "tiny.egg-info").mkdir()  # as an editable installation leaves it
+    (tree / "tiny.egg-info" / "SOURCES.txt").write_text("tiny.py")
     assert had(f"tiny @ {tree}", cache).reused
     copy = source_tree(tmp_path / "elsewhere", "VERSION = 'first'\n")
     assert had(f"tiny @ {copy}", cache).reused
@@ -221,15 +223,15 @@ def test_environments_are_listed_and_removed(wheels, cache):
             remove(cache, name)
 
 
-def test_an_environment_whose_interpreter_is_gone_is_built_again(wheels, cache):
-    made = had("tiny==1.0", cache)
-    made.python.unlink()
-    assert not had("tiny==1.0", cache).reused
+def _write(text):
+    return lambda made: (made.python.parent.parent / STAMP).write_text(text)
 
 
-@pytest.mark.parametrize("content", ["", "{", json.dumps({"id": "x"})])
-def test_a_damaged_stamp_is_none(wheels, cache, content):
+@pytest.mark.parametrize(
+    "damage", [lambda made: made.python.unlink(), *map(_write, ["", "{", '{"id": "x"}'])]
+)
+def test_an_environment_that_is_damaged_is_built_again(wheels, cache, damage):
     made = had("tiny==1.0", cache)
-    (made.python.parent.parent / STAMP).write_text(content)
+    damage(made)
     assert not had("tiny==1.0", cache).reused
-    assert Path(made.python).exists()
+    assert made.python.exists()

