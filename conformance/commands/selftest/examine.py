@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from conformance.commands.selftest.fault import INSIDE
 from conformance.commands.selftest.faulty_columns import FaultyColumn
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.relations import BITWISE
@@ -178,7 +177,7 @@ def _row(
         diagnosis=result.diagnosis,
         says=fault.says,
         reason=result.reason,
-        inside=fault.point in INSIDE,
+        inside=fault.point.inside,
         precision=fault.precision,
     )
     if result.harness:  # nothing was proved, whatever the verdict

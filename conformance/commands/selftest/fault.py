@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from conformance.errors import ConformanceError
 from conformance.spec.records import Precision, Side, Verdict
@@ -23,86 +24,60 @@ CLIENTS = ("vllm-async", "vllm-serve")
 
 #: Separates the name of a case or column from the injected variant.
 MARK = "@"
+_IN, _BARE = 1, 2
 
 
 class Point(StrEnum):
-    """Where a fault acts, and the arguments of its `act` besides the `Moment`."""
+    """Where a fault acts, and the arguments of its `act` besides the `Moment`.
 
-    SERVED = "served"  # the stream that nnsight hands to a block → what the block receives
-    TAKEN = "taken"  # the stream that nnsight takes from a block → what is written, SKIPPED or Raw
-    ARGUMENTS = "arguments"  # a layer's (positional, named) arguments, as nnsight hands them out
+    `inside`: in the engine's forward, weights or process, nnsight or the relay. The others act on
+    values that the harness's adapter has already read or is about to write. `without_block`: also
+    passed where no block runs. A fault at any other leaves the engine intact.
+    """
+
+    inside: bool
+    without_block: bool
+
+    def __new__(cls, name: str, flags: int = 0) -> Self:
+        point = str.__new__(cls, name)
+        point._value_ = name
+        point.inside, point.without_block = bool(flags & _IN), bool(flags & _BARE)
+        return point
+
+    SERVED = "served", _IN  # the stream that nnsight hands to a block → what the block receives
+    TAKEN = "taken", _IN  # the stream from a block → what is written, SKIPPED or Raw
+    ARGUMENTS = "arguments", _IN  # a layer's (positional, named) arguments for a block
     READ = "read"  # the value of `lm.layers[i].stream` → what the block sees
     INPUT = "input"  # the value of `lm.layers[i].input`
     PART = "part"  # the input or output of a branch, the embeddings or the final norm
     HELD = "held"  # one of an attention's four parts: query, key, value or heads
     GIVEN = "given"  # what is assigned to a part's input → what is written, or SKIPPED
     LIVE = "live"  # a branch's output, in the model's own memory
-    SKIP = "skip"  # the replacement for a skipped layer's output, or SKIPPED
+    SKIP = "skip", _IN  # the replacement for a skipped layer's output, or SKIPPED
     LENS = "lens"  # the result of `lm.lens`
-    STOP = "stop"  # `tracer.stop` is called → whether it acts
+    STOP = "stop", _IN  # `tracer.stop` is called → whether it acts
     CLEAR = "clear"  # registered blocks are cleared → whether they are
     FORCE = "force"  # the forced id of a generation, or SKIPPED
     RESULT = "result"  # the ids in `tracer.result`
-    EXTRACTED = "extracted"  # a layer's rows as the engine itself returns them
-    SPAN = "span"  # where a request's rows begin in a batch → where nnsight takes them from
-    COLLECTED = "collected"  # what nnsight collected in a process, by request → what it sends back
-    PATH = "path"  # the path at which a block looks for the layers
-    LOGITS = "logits"  # the last row of the logits that nnsight hands to a block
-    CHOSEN = "chosen"  # the id that nnsight hands to a block
+    EXTRACTED = "extracted", _BARE  # a layer's rows as the engine itself returns them
+    SPAN = "span", _IN  # where a request's rows begin in a batch → where they are taken
+    COLLECTED = "collected", _IN  # what a process collected by request → what it sends
+    PATH = "path", _BARE  # the path at which a block looks for the layers
+    LOGITS = "logits", _IN  # the last row of the logits that nnsight hands to a block
+    CHOSEN = "chosen", _IN  # the id that nnsight hands to a block
     CHOICE = "choice"  # the value of `lm.token`
-    ASKED = "asked"  # the keyword arguments of `lm.trace`
+    ASKED = "asked", _BARE  # the keyword arguments of `lm.trace`
     RETURNED = "returned"  # all observations of a case by `Site` → those that are kept
-    PROMPT_IDS = "prompt ids"  # the ids that the tokenizer made of the prompts
-    FORWARD = "forward"  # the real model in one process → hooks that are removed afterwards
-    RECORD = "record"  # what a stage recorded of a value it served → what it sends, or None
-    REPLAY = "replay"  # what another stage saw → what is replayed here, or None
-    CASE = "case"  # a case is about to run
-    LOAD = "load"  # the engine is about to be opened
-    LIBRARY = "library"  # the folder of a copy of nnsight, in which the act changes a file
-    CHECKPOINT = "checkpoint"  # the weights by name → those that are loaded
-    NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened with other options
+    PROMPT_IDS = "prompt ids", _BARE  # the ids that the tokenizer made of the prompts
+    FORWARD = "forward", _IN | _BARE  # the model in one process → hooks to remove afterwards
+    RECORD = "record", _IN | _BARE  # what a stage recorded → what it sends, or None
+    REPLAY = "replay", _IN | _BARE  # what another stage saw → what is replayed here, or None
+    CASE = "case", _IN | _BARE  # a case is about to run
+    LOAD = "load", _IN | _BARE  # the engine is about to be opened
+    LIBRARY = "library", _IN | _BARE  # the folder of a copy of nnsight, to change
+    CHECKPOINT = "checkpoint", _IN | _BARE  # the weights by name → those that are loaded
+    NOWHERE = "nowhere", _BARE  # nothing changes, or the engine opens with other options
 
-
-#: Points inside the engine's forward, weights or process, nnsight or the relay. The others act on
-#: values that the harness's adapter has already read or is about to write.
-INSIDE = frozenset(
-    {
-        Point.SERVED,
-        Point.TAKEN,
-        Point.ARGUMENTS,
-        Point.LOGITS,
-        Point.CHOSEN,
-        Point.FORWARD,
-        Point.CHECKPOINT,
-        Point.RECORD,
-        Point.REPLAY,
-        Point.CASE,
-        Point.LOAD,
-        Point.LIBRARY,
-        Point.STOP,
-        Point.SKIP,
-        Point.SPAN,
-        Point.COLLECTED,
-    }
-)
-
-#: Points that are also passed where no block runs. A fault at any other leaves the engine intact.
-WITHOUT_A_BLOCK = frozenset(
-    {
-        Point.EXTRACTED,
-        Point.PATH,
-        Point.ASKED,
-        Point.PROMPT_IDS,
-        Point.FORWARD,
-        Point.RECORD,
-        Point.REPLAY,
-        Point.CASE,
-        Point.LOAD,
-        Point.LIBRARY,
-        Point.CHECKPOINT,
-        Point.NOWHERE,
-    }
-)
 
 #: The fields of a fault that hold several values.
 _SEVERAL = (
@@ -201,15 +176,11 @@ class Fault:
 
 
 class FaultFamily:
-    """Faults with common fields. A single value of a field stands for a tuple of one. `through`
-    makes the acts: it gets what the faults of this family differ in.
+    """Faults with common fields. A single value of a field stands for a tuple of one. `through` is
+    the act of the whole family, if it has one: it first gets what its faults differ in.
     """
 
-    def __init__(
-        self,
-        through: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
-        **common: Any,
-    ) -> None:
+    def __init__(self, through: Callable[..., Any] | None = None, **common: Any) -> None:
         self.through = through
         self.common = common
         self.faults: list[Fault] = []
@@ -223,7 +194,7 @@ class FaultFamily:
             if key in given
         }
         several["verdicts"] = frozenset(several["verdicts"])
-        act = self.through(act) if self.through else act
+        act = partial(self.through, act) if self.through else act
         self.faults.append(Fault(id=name, act=act, summary=summary, **{**given, **several}))
 
     def fault(self, name: str, **own: Any) -> Callable[[Act], Act]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from conformance.commands.selftest.fault import (
     CLIENTS,
     MARK,
-    WITHOUT_A_BLOCK,
     Fault,
     Point,
     Variant,
@@ -331,7 +330,7 @@ def _sharing(
             link(faulty_group.path / "group.json", target.path / "group.json")
             fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
             # A fault at a block's border does not affect these: use those of the column without it.
-            acts = column.variant.fault.point in WITHOUT_A_BLOCK
+            acts = column.variant.fault.point.without_block
             for key in () if acts else without:
                 link(faulty_group.cell(key), fault_free_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.commands.selftest import controls, faulty_columns, table
 from conformance.commands.selftest import execution as command
-from conformance.commands.selftest.fault import INSIDE, Fault, Point, find
+from conformance.commands.selftest.fault import Fault, Point, find
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.faults_page import faults_page
 from conformance.errors import ConformanceError
@@ -76,7 +76,7 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
     backends = command.default_backends(entries.backends)
     most = command.QUICK_VARIANTS if quick else None
     injected = [
-        one.variant.fault.point in INSIDE
+        one.variant.fault.point.inside
         for model, faults in injected_by_default(quick=quick).items()
         for one in faulty_columns.columns(faults, known[model], backends, most)
         for _ in one.cells

@@ -58,7 +58,7 @@ def test_it_is_found_in_a_run_of_a_relative_folder_that_was_moved_since(
 def test_beside_a_fault_the_engine_is_asked_for_what_the_judge_reads_of_that_column() -> None:
     """For the prompts of its cells, and the pair by which a column stands behind the reference."""
     [column, *_] = faulty_columns.columns([FAULTS["mlp-lost"]], MODEL, (VLLM,))
-    assert column.variant.fault.point in faulty_columns.WITHOUT_A_BLOCK
+    assert column.variant.fault.point.without_block
     own = tuple(Case(cell.scenario, cell.case, ("Rain",)) for cell in column.cells)
     others = (Case("clean", "other", ("A boat",)), Case("clean", "pair", PAIR))
     cases = (*own, *others, *cases_beside((*own, *others)))

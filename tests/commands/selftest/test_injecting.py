@@ -14,7 +14,7 @@ from torch import nn
 
 from conformance.commands.selftest.fault import SKIPPED, Moment, Point, find
 from conformance.commands.selftest.faults import FAULTS
-from conformance.commands.selftest.faults.sampled import runner_up
+from conformance.commands.selftest.faults.traces import runner_up
 from conformance.commands.selftest.injecting import handed, hooks, switch
 from conformance.engines.vllm.inside import worker_rpc
 from conformance.spec.residual_stream import LAYOUTS

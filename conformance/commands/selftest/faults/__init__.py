@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.commands.selftest.fault import Fault
+from conformance.commands.selftest.fault import Fault, FaultFamily
 from conformance.commands.selftest.faults import (
     arriving,
     forward,
     neighbours,
     parts,
     processes,
-    quiet,
     reads,
     relay,
     returned,
-    sampled,
     traces,
     writes,
 )
 
 _MODULES = (
-    quiet,
-    reads,
-    parts,
-    returned,
-    traces,
-    writes,
-    arriving,
-    neighbours,
-    forward,
-    sampled,
-    processes,
-    relay,
+    *(processes, reads, parts, returned, traces),
+    *(writes, arriving, neighbours, forward, relay),
 )
 
 FAULTS: Mapping[str, Fault] = {
-    fault.id: fault for module in _MODULES for family in module.FAMILIES for fault in family.faults
+    fault.id: fault
+    for module in _MODULES
+    for family in vars(module).values()
+    if isinstance(family, FaultFamily)
+    for fault in family.faults
 }

@@ -6,13 +6,13 @@ should show the edit: the value read back is right, and what follows is as witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
+from conformance.commands.selftest.fault import FaultFamily, Inexpressible, Moment, Point
 from conformance.commands.selftest.faults.model import attention, final_norm, layer_of
 from conformance.spec.records import Side, Verdict
 
@@ -22,72 +22,59 @@ _LOST = (Verdict.DROPPED, Verdict.PARTIAL)
 _HALF = (*_LOST, Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED)
 
 FORWARD = FaultFamily(side=Side.NNSIGHT, point=Point.FORWARD, verdicts=_LOST, places="middle")
-FAMILIES = (FORWARD,)
 
 
 @dataclass
 class _CleanValues:
-    """A module's inputs or outputs in the clean run, by forward."""
+    """The float tensors of one shape among a module's inputs or outputs in the clean run, by
+    forward.
+    """
 
     in_forward: Callable[[int], bool]
     runs: int = -1
     forward: int = 0
     clean: dict[int, list[Tensor]] = field(default_factory=dict)
 
-    def instead(self, values: list[Tensor]) -> list[Tensor] | None:
-        """Return the clean run's values in the edited run; None to change nothing."""
+    def restore(self, values: list[Any]) -> list[Any] | None:
+        """Return the edited run's values with the clean run's streams; None to change nothing."""
+        floats = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+        streams = [value for value in floats if value.shape == floats[0].shape]
+        if not streams:
+            return None
         self.forward += 1
-        if values[0].numel() // values[0].shape[-1] > _DECODING:
+        if streams[0].numel() // streams[0].shape[-1] > _DECODING:
             self.runs, self.forward = self.runs + 1, 0
         if self.runs == 0:
-            self.clean[self.forward] = [value.clone() for value in values]
+            self.clean[self.forward] = [value.clone() for value in streams]
         clean = self.clean.get(self.forward)
         if self.runs != 1 or clean is None or not self.in_forward(self.forward):
             return None
-        alike = all(new.shape == old.shape for new, old in zip(values, clean, strict=True))
-        return [value.clone() for value in clean] if alike else None
-
-
-def _streams(values: Any) -> Iterator[Tensor]:
-    """Yield the arguments that hold the stream: one float tensor, or two of the same shape."""
-    numbers = [
-        argument
-        for argument in values
-        if isinstance(argument, Tensor) and argument.is_floating_point()
-    ]
-    return (argument for argument in numbers if argument.shape == numbers[0].shape)
+        if any(new.shape != old.shape for new, old in zip(streams, clean, strict=True)):
+            return None
+        clean_of = {id(new): old.clone() for new, old in zip(streams, clean, strict=True)}
+        return [clean_of.get(id(value), value) for value in values]
 
 
 def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """Give the module its input of the clean run."""
-    clean_values = _CleanValues(in_forward)
+    clean = _CleanValues(in_forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
-        streams = list(_streams([*args, *kwargs.values()]))
-        instead = clean_values.instead(streams) if streams else None
-        if instead is None:
-            return None
-        clean_of = {id(old): new for old, new in zip(streams, instead, strict=True)}
-        keywords = {key: clean_of.get(id(value), value) for key, value in kwargs.items()}
-        return tuple(clean_of.get(id(value), value) for value in args), keywords
+        given = clean.restore([*args, *kwargs.values()])
+        count = len(args)
+        return given and (tuple(given[:count]), dict(zip(kwargs, given[count:], strict=True)))
 
     return module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """Replace the module's output by that of the clean run."""
-    clean_values = _CleanValues(in_forward)
+    clean = _CleanValues(in_forward)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         several = isinstance(output, tuple)
-        streams = list(_streams(output if several else [output]))
-        instead = clean_values.instead(streams) if streams else None
-        if instead is None:
-            return None
-        if not several:
-            return instead[0]
-        clean_of = {id(old): new for old, new in zip(streams, instead, strict=True)}
-        return tuple(clean_of.get(id(value), value) for value in output)
+        given = clean.restore([*output] if several else [output])
+        return given and (tuple(given) if several else given[0])
 
     return module.register_forward_hook(hook)
 
@@ -114,16 +101,7 @@ FORWARD.add(
     "raw-undone",
     undone,
     "A module's output is set to zero in place, and the next layer is given what was there.",
-    cases="raw.write_first",
-    backends="hf",
-)
-FORWARD.add(
-    "raw-undone-sum",
-    undone,
-    "As `raw-undone`, where the stream is the sum of the two parts of an output.",
-    cases="raw.write_sum",
-    backends=VLLM,
-    architectures=("llama", "gemma2"),
+    cases=("raw.write_first", "raw.write_sum"),  # a model's layers have one of the two layouts
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,15 +11,14 @@ from torch import Tensor, nn
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.commands.selftest.faults.model import (
+    attention,
     change_branch,
-    in_attention,
-    in_mlp,
     latent,
     layer_of,
     mlp,
     positional,
 )
-from conformance.commands.selftest.faults.rows import blurred, doubled, scaled, shifted, zeros
+from conformance.commands.selftest.faults.rows import blurred, scaled, shifted, zeros
 from conformance.spec.records import Side, Verdict
 
 OFF = (Verdict.WRONG, Verdict.DRIFT)
@@ -36,15 +36,14 @@ FORWARD = FaultFamily(
     verdicts=Verdict.WRONG,
     places="middle",
 )
-MLP = FaultFamily(in_mlp, **FORWARD.common)
-ATTENTION = FaultFamily(in_attention, **FORWARD.common)
+MLP = FaultFamily(partial(change_branch, mlp), **FORWARD.common)
+ATTENTION = FaultFamily(partial(change_branch, attention), **FORWARD.common)
 #: Attention that keeps a latent of keys and values.
 LATENT = FaultFamily(
     **FORWARD.common
     | {"architectures": ("deepseek_v2", "deepseek_v3"), "places": ("first", "middle")}
 )
 POSITIONS = FaultFamily(**FORWARD.common | {"places": "", "verdicts": OFF})
-FAMILIES = (MLP, ATTENTION, FORWARD, LATENT, POSITIONS)
 
 
 MLP.add(
@@ -63,14 +62,6 @@ MLP.add(
     "after the written one is wrong, and nothing shows if the edit arrived.",
     cases=("ablation.middle", "steering.middle-large-all"),
     places="last",
-)
-# Not where a norm after the branch removes the scale again (gemma2).
-MLP.add(
-    "mlp-twice",
-    doubled,
-    "One layer's MLP adds twice what it should.",
-    places=("middle", "last"),
-    architectures=("llama", "gpt2"),
 )
 MLP.add(
     "mlp-scaled",
@@ -118,29 +109,6 @@ def row_lost(rows: Tensor, now: Moment) -> Tensor:
     if len(rows) > 3:
         rows[-2] = 0
     return rows
-
-
-@FORWARD.fault("mlp-stale", cases=MORE, places="last")
-def stale(model: nn.Module, now: Moment) -> list[Any]:
-    """One layer's MLP gives what that of the layer before gave: a stale buffer."""
-    layers = [layer_of(model, now, further) for further in (-1, 0)]
-    if layers[0] is None or layers[1] is None:
-        if any(part is not None for part in layers):
-            raise Inexpressible("the two layers are on two stages")
-        return []
-    before = mlp(layers[0])
-    if before is None:
-        raise Inexpressible("the layer has no such branch of its own")
-    previous: list[Tensor] = []
-
-    def keep(_: Any, args: Any, output: Any) -> None:
-        value = output[0] if isinstance(output, tuple) else output
-        previous[:] = [value.reshape(-1, value.shape[-1]).clone()]
-
-    def instead(rows: Tensor, _: Moment) -> Tensor:
-        return previous[0] if previous and previous[0].shape == rows.shape else rows
-
-    return [before.register_forward_hook(keep), *change_branch(mlp, instead, model, now)]
 
 
 @FORWARD.fault("slots-off", cases="multigen.read", places="", backends=VLLM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,16 +45,6 @@ def attention(part: nn.Module) -> nn.Module | None:
 def mlp(part: nn.Module) -> nn.Module | None:
     """Return the second branch of a layer."""
     return _child(part, "mlp")
-
-
-def in_mlp(change: Change) -> Callable[[nn.Module, Moment], list[Any]]:
-    """Return the act that changes the rows of the MLP of the fault's layer."""
-    return partial(change_branch, mlp, change)
-
-
-def in_attention(change: Change) -> Callable[[nn.Module, Moment], list[Any]]:
-    """Return the act that changes the rows of the attention of the fault's layer."""
-    return partial(change_branch, attention, change)
 
 
 def change_branch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance.commands.selftest.fault import CLIENTS, VLLM, FaultFamily, Moment, Point
-from conformance.commands.selftest.faults.model import change_branch, in_mlp, mlp
+from conformance.commands.selftest.faults.model import change_branch, mlp
 from conformance.spec.records import Side, Verdict
 
 LEAKED = (Verdict.WRONG, Verdict.CONTAMINATED)
@@ -23,11 +24,14 @@ FORWARD = FaultFamily(
 )
 #: Edits belong to nnsight: no engine computes one, in any request.
 OUTLIVING = FaultFamily(
-    in_mlp, side=Side.NNSIGHT, point=Point.FORWARD, verdicts=LEAKED, places="middle"
+    partial(change_branch, mlp),
+    side=Side.NNSIGHT,
+    point=Point.FORWARD,
+    verdicts=LEAKED,
+    places="middle",
 )
 #: All models share the code that handles what clients send.
 SENT = FaultFamily(side=Side.NNSIGHT, cases="tenants.clients", backends=CLIENTS, models="llama")
-FAMILIES = (OUTLIVING, SENT, FORWARD)
 
 
 @OUTLIVING.fault("edit-outlives", cases="tenants.trace")

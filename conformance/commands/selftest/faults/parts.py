@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
 from conformance.commands.selftest.faults.reads import EVERY, overwritten
-from conformance.commands.selftest.faults.rows import halves_swapped, scaled, shifted
+from conformance.commands.selftest.faults.rows import scaled, shifted
 from conformance.spec.records import Side, Verdict
 
 INPUT = FaultFamily(
@@ -29,7 +29,6 @@ HEADS = FaultFamily(**PART.common | {"point": Point.HELD, "cases": "heads.read",
 QKV = FaultFamily(**HEADS.common | {"cases": "qkv.read", "parts": "qkv"})
 #: Faults that the probabilities recomputed from queries and keys must show too.
 SCORED = FaultFamily(**QKV.common | {"cases": ("qkv.read", "pattern.all")})
-FAMILIES = (INPUT, PART, HEADS, QKV, SCORED)
 
 
 @INPUT.fault("input-positions", verdicts=Verdict.STRUCTURE, places=EVERY, quick=True)
@@ -80,16 +79,13 @@ PART.add(
     verdicts=Verdict.STRUCTURE,
 )
 PART.add(
-    "merged-proj-branch",
-    halves_swapped,
-    "The halves of the width of what a branch takes or gives have changed places.",
-    cases=("accessors.attention", "accessors.mlp_input"),
-)
-PART.add(
     "embedding-off",
     shifted,
     "The rows of what a part takes or gives are shifted by one token.",
-    cases=("accessors.embedding", "accessors.attention_input"),
+    cases=(
+        *("accessors.embedding", "accessors.attention_input"),
+        *("accessors.attention", "accessors.mlp_input"),
+    ),
     doses=1,
     places="",
 )
@@ -161,27 +157,6 @@ def other_group(value: Tensor, now: Moment) -> Tensor:
     if value.shape[1] < 2:
         raise Inexpressible("all heads have one key")
     return value.roll(1, dims=1) if now.raw()[0] == "key" else value
-
-
-@QKV.fault("query-by-stride")
-def by_stride(value: Tensor, now: Moment) -> Tensor:
-    """The query's columns are taken by head, as GPT-NeoX holds them, where they are in blocks."""
-    if now.raw()[0] != "query":
-        return value
-    tokens, heads, width = value.shape
-    return value.reshape(tokens, width, heads).transpose(1, 2).contiguous()
-
-
-@QKV.fault("query-before-norm")
-def before_norm(value: Tensor, now: Moment) -> Tensor:
-    """A query has not the length that its norm gives it."""
-    if now.raw()[0] != "query":
-        return value
-    length = value.float().norm(dim=-1, keepdim=True)
-    changed: Tensor = (value * (length.flip(1) / length.mean(dim=1, keepdim=True) + 0.5)).to(
-        value.dtype
-    )
-    return changed
 
 
 @SCORED.fault("query-after-rotary")

@@ -36,7 +36,6 @@ SERVED = FaultFamily(
 )
 #: Other numbers of rows, which the adapter would take for padding.
 READ = FaultFamily(**SERVED.common | {"point": Point.READ, "verdicts": Verdict.STRUCTURE})
-FAMILIES = (READ, SERVED)
 
 
 @READ.fault(
@@ -54,22 +53,6 @@ def overwritten(value: Tensor, now: Moment) -> Tensor:
         earlier.copy_(value)
     now.memory[len(value)].append(value)
     return value
-
-
-@READ.fault(
-    "alias-next",
-    places=("middle", "last"),
-    verdicts=Verdict.WRONG,
-    says="next layer",
-    everywhere=True,
-)
-def overwritten_next(value: Tensor, now: Moment) -> Tensor:
-    """The stream read after one layer is overwritten by the next layer's."""
-    earlier = now.memory.get(len(value))
-    now.memory[len(value)] = value
-    if earlier is not None and now.acts_here:
-        earlier.copy_(value)
-    return value.clone() if now.acts_here else value
 
 
 @READ.fault("stream-shape", places=EVERY)
@@ -184,18 +167,8 @@ SERVED.add(
     "raw-rows",
     shifted,
     "The rows of a module's output are shifted by one token.",
-    cases="raw.read_first",
+    cases=("raw.read_first", "raw.read_sum"),  # a model's layers have one of the two layouts
     doses=1,
-    backends="hf",
-)
-SERVED.add(
-    "raw-rows-sum",
-    shifted,
-    "The same where the stream is the sum of the two parts of an output.",
-    cases="raw.read_sum",
-    doses=1,
-    backends=VLLM,
-    architectures=DUAL,
 )
 SERVED.add(
     "permuted",

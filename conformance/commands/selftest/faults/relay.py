@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -20,12 +19,8 @@ _TOKENS = -2
 Change = Callable[[Tensor, Moment], Tensor]
 
 
-def sent(change: Change) -> Callable[[Any, Moment], Any]:
-    """Return the act that changes what the first stage sends of a layer."""
-    return partial(_sent, change)
-
-
-def _sent(change: Change, served: Any, now: Moment) -> Any:
+def sent(change: Change, served: Any, now: Moment) -> Any:
+    """Change what the first stage sends of a layer."""
     if now.stage != 0 or now.layer is None:
         return served
     return served._replace(value=_tensors(served.value, change, now))
@@ -53,7 +48,6 @@ REPLAY = FaultFamily(
 )
 #: What a block reads and writes in one stage alone.
 BLOCK = FaultFamily(**RECORD.common | {"places": "", "verdicts": ENDED})
-FAMILIES = (SENT, RECORD, REPLAY, BLOCK)
 
 SENT.add(
     "pp-dtype",

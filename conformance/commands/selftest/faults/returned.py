@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,12 +21,8 @@ Saved = dict[Site, Tensor]
 SiteChange = Callable[[Site, Tensor, Saved, Moment], Tensor | None]
 
 
-def each_site(change: SiteChange) -> Callable[[Saved, Moment], Saved]:
-    """Return the act that changes or drops each value."""
-    return partial(_each_site, change)
-
-
-def _each_site(change: SiteChange, saved: Saved, now: Moment) -> Saved:
+def each_site(change: SiteChange, saved: Saved, now: Moment) -> Saved:
+    """Change or drop each value."""
     changed = {site: change(site, value, saved, now) for site, value in saved.items()}
     return {site: value for site, value in changed.items() if value is not None}
 
@@ -47,7 +42,6 @@ SITES = FaultFamily(
 )
 STEPS = FaultFamily(each_site, **SITES.common | {"cases": "multigen.read"})
 CASES = FaultFamily(**SITES.common)
-FAMILIES = (SITES, STEPS, CASES)
 
 
 # --- values are dropped -------------------------------------------------------
@@ -148,16 +142,6 @@ SITES.add(
     verdicts=(Verdict.WRONG, Verdict.ALIASED),
     places=("first", "middle"),
     quick=True,
-)
-SITES.add(
-    "raw-overwritten-sum",
-    next_layer,
-    "The same where the stream is the sum of the two parts of an output.",
-    cases="raw.read_sum",
-    backends=VLLM,
-    architectures=("llama", "gemma2"),
-    verdicts=(Verdict.WRONG, Verdict.ALIASED),
-    places=("first", "middle"),
 )
 
 

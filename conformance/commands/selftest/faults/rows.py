@@ -16,10 +16,6 @@ def zeros(rows: Tensor, now: Moment) -> Tensor:
     return torch.zeros_like(rows)
 
 
-def doubled(rows: Tensor, now: Moment) -> Tensor:
-    return rows * 2
-
-
 def scaled(rows: Tensor, now: Moment) -> Tensor:
     return rows * now.dose
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
@@ -19,7 +24,6 @@ LOGITS = FaultFamily(
 )
 #: The engine receives other parameters than the trace requests.
 ASKED = FaultFamily(side=Side.NNSIGHT, point=Point.ASKED, verdicts=Verdict.WRONG)
-FAMILIES = (TRACE, LOGITS, ASKED)
 
 
 @TRACE.fault(
@@ -191,3 +195,71 @@ def no_top_p(how: dict[str, Any], now: Moment) -> dict[str, Any]:
 def no_top_k(how: dict[str, Any], now: Moment) -> dict[str, Any]:
     """Ids are drawn from all, not from as many of the likeliest as asked for."""
     return how | {"top_k": 0}
+
+
+# The engine generates another id than that of the largest logit, in transformers' `generate` loop
+# or in vLLM's sampler, and goes on from it. So ids, text and all later steps agree; only the logits
+# of that one step differ.
+
+#: The logits of a step, one row per request → the logits that its ids are chosen by.
+Weigh = Callable[[Tensor], Tensor]
+
+SAMPLED = FaultFamily(side=Side.ENGINE, point=Point.FORWARD, verdicts=Verdict.WRONG)
+
+
+def _replaced(owner: Any, name: str, value: Any) -> SimpleNamespace:
+    """Replace an attribute until the result is removed, as with a hook."""
+    patch = mock.patch.object(owner, name, value)
+    patch.start()
+    return SimpleNamespace(remove=patch.stop)
+
+
+def without_largest(logits: Tensor) -> Tensor:
+    """Exclude each row's largest logit, so that the second largest is chosen."""
+    return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
+
+
+@SAMPLED.fault("runner-up", cases=("multigen.read", "result.all"), doses=(0, 3))
+def runner_up(model: nn.Module, now: Moment) -> list[Any]:
+    """In one step the engine generates the second best id and goes on from it, so that logits and
+    id disagree in that step alone.
+    """
+    steps = count()
+
+    def weigh(logits: Tensor) -> Tensor:
+        return without_largest(logits) if next(steps) == int(now.dose) else logits
+
+    return [_in_generate(model, weigh) if hasattr(model, "generate") else _in_sampler(weigh)]
+
+
+# In bf16 a margin excuses a second that is nearly as large; its own step's logits do not.
+SAMPLED.add(
+    "runner-up-bf16",
+    runner_up,
+    "The same in bf16, where the second best may be near enough that noise excuses it.",
+    cases="result.all",
+    doses=0,
+    precision=Precision.BF16,
+)
+
+
+def _in_generate(model: Any, weigh: Weigh) -> SimpleNamespace:
+    """Patch transformers: add a logits processor after the model."""
+    processors = model._get_logits_processor  # noqa: SLF001 - this is the seam
+
+    def with_fault(*arguments: Any, **keywords: Any) -> Any:
+        prepared = processors(*arguments, **keywords)
+        prepared.append(lambda _, logits: weigh(logits))
+        return prepared
+
+    return _replaced(model, "_get_logits_processor", with_fault)
+
+
+def _in_sampler(weigh: Weigh) -> SimpleNamespace:
+    """Patch vLLM's greedy sampling, in the stage that samples."""
+    # Imported by name: the parent also reads this module, and has no engine installed.
+    sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler
+    largest = sampler.greedy_sample
+    return _replaced(
+        sampler, "greedy_sample", staticmethod(lambda logits: largest(weigh(logits).contiguous()))
+    )

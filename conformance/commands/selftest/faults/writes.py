@@ -35,7 +35,6 @@ GIVEN = FaultFamily(
     cases=("forced_experts.first", "forced_experts.last"),
     parts="experts",
 )
-FAMILIES = (TAKEN, GIVEN)
 
 
 def skipped(value: Any, now: Moment) -> Skipped:
@@ -105,19 +104,6 @@ def first_half(value: Tensor, now: Moment) -> Raw:
     return Raw((value, output[1]))
 
 
-@TAKEN.fault("write-twice", quick=True)
-def twice(value: Tensor, now: Moment) -> Tensor:
-    """An edit acts twice."""
-    return value + (value - _before(value, now))
-
-
-@TAKEN.fault("write-sign")
-def opposite(value: Tensor, now: Moment) -> Tensor:
-    """An edit acts with the opposite sign."""
-    before = _before(value, now)
-    return before - (value - before)
-
-
 @TAKEN.fault(
     "write-partly", cases=(LARGE, "patching.early", "several_blocks.write"), doses=(0.5, 0.8)
 )
@@ -127,6 +113,8 @@ def partly(value: Tensor, now: Moment) -> Tensor:
     return before + now.dose * (value - before)
 
 
+TAKEN.add("write-twice", partly, "An edit acts twice.", doses=2.0, quick=True)
+TAKEN.add("write-sign", partly, "An edit acts with the opposite sign.", doses=-1.0)
 TAKEN.add(
     "write-size-bf16",
     partly,
