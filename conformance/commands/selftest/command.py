@@ -76,7 +76,7 @@ def selftest(
     if again and resume:
         raise ConformanceError("--again observes nothing, --resume does", remedy="give one of them")
     engines.require_engine()
-    from conformance.commands.selftest import execution
+    from conformance.commands.selftest import run
     from conformance.commands.selftest.show import Lines, show_controls
     from conformance.commands.selftest.show import show as show_table
     from conformance.judge.expectations import load_expectations
@@ -84,11 +84,11 @@ def selftest(
 
     known = manifests.load(manifest)
     gaps = load_expectations().entries
-    models = model or list(execution.default_models(quick=quick))
+    models = model or list(run.default_models(quick=quick))
     backends = plan.choose(known.backends, backend, "backend")
-    request = execution.SelfTestRequest(
+    request = run.SelfTestRequest(
         models=plan.choose(known.models, models, "model"),
-        backends=backends if backend else execution.default_backends(backends),
+        backends=backends if backend else run.default_backends(backends),
         scenarios=tuple(scenarios),
         reports=reports,
         thresholds=widened(Thresholds(), widen),
@@ -100,15 +100,15 @@ def selftest(
         blind=blind,
         gaps=gaps,
         sensitivity=sensitivity,
-        general=None if model else execution.MODELS,
+        general=None if model else run.MODELS,
     )
     if gates:
-        held = show_controls(execution.controlled(request), out)
+        held = show_controls(run.controlled(request), out)
         raise typer.Exit(ExitCode.OK if held else ExitCode.UNEXPECTED)
-    folder, table = execution.run(request, cache_folder(), Lines(err))
+    folder, table = run.run(request, cache_folder(), Lines(err))
     if table is None:
         note(f"go on with it: conformance selftest --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     show_table(table, out)
     say(f"{folder.path / 'index.html'}")
-    raise typer.Exit(execution.exit_code(table))
+    raise typer.Exit(run.exit_code(table))

@@ -13,33 +13,27 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from conformance.judge.cell import judgement as verdict
 from conformance.judge.cell.measures import metrics
-from conformance.judge.cell.measures.floor import Floor
 from conformance.judge.cell.measures.gain import UNTOUCHED
 from conformance.judge.cell.measures.relations import same_bits
+from conformance.judge.cell.reference import ReferenceRuns
 from conformance.spec.records import Site
 from conformance.spec.records.injected import Kind
 
 
-class DosedCell(Protocol):
-    """What a fault is put into: the observations, the reference of both runs by site, and how the
-    judge compares a value's rows.
-    """
+@dataclass(frozen=True)
+class DosedCell:
+    """What a fault is put into: the observations of a cell, and the reference of both runs."""
 
-    @property
-    def observed(self) -> Mapping[str, Tensor]: ...
-
-    @property
-    def reference_values(self) -> Mapping[Site, Tensor]: ...
-
-    def floor(self, site: Site) -> Floor: ...
+    observed: Mapping[str, Tensor]
+    reference: ReferenceRuns
 
 
 T = TypeVar("T")
@@ -112,7 +106,7 @@ def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
         row = chance.choice(torch.nonzero(lengths).flatten().tolist())
         lengths = torch.zeros_like(lengths).index_fill(0, torch.tensor(row), lengths[row])
     error = _random(metrics.rows(value), torch.Generator().manual_seed(seed))
-    error = error * cell.floor(place).bulk
+    error = error * cell.reference.floor(place).bulk
     error = error / error.norm(dim=-1, keepdim=True).clamp_min(_NOTHING) * lengths.unsqueeze(-1)
     # Copies of the value get the error too. Copies that differ are another fault, seen by the bits.
     copies = [
@@ -130,7 +124,7 @@ def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
 
 def _numbers(cell: DosedCell) -> list[Site]:
     """Return the sites of finite observations whose shape matches the reference's."""
-    reference = cell.reference_values
+    reference = cell.reference.reference_values
     return [
         site
         for site in sorted(reference, key=verdict.order)
@@ -143,7 +137,7 @@ def _numbers(cell: DosedCell) -> list[Site]:
 
 def _lengths(cell: DosedCell, site: Site) -> Tensor:
     """Return the lengths of the reference's rows; 0 for a row that must be exactly zero."""
-    noise_floor = cell.floor(site)
+    noise_floor = cell.reference.floor(site)
     return noise_floor.scale.masked_fill(noise_floor.zero, 0.0)
 
 
@@ -175,7 +169,7 @@ def _random(like: Tensor, noise: torch.Generator) -> Tensor:
 
 def pairs(cell: DosedCell) -> list[Site]:
     """Return the sites of numbers that both runs have in the same shape."""
-    reference = cell.reference_values
+    reference = cell.reference.reference_values
     return [
         site
         for site in sorted(reference, key=verdict.order)
@@ -192,12 +186,12 @@ def clean_site(site: Site) -> Site:
 
 def touched(cell: DosedCell, site: Site) -> Tensor:
     """Return the rows that the reference's write changes."""
-    before = metrics.rows(cell.reference_values[clean_site(site)])
+    before = metrics.rows(cell.reference.reference_values[clean_site(site)])
     changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
 
 
 def _effect(cell: DosedCell, site: Site) -> Tensor:
     """Return the write's effect in the reference; the observed effect in bf16 is mostly noise."""
-    reference = cell.reference_values
+    reference = cell.reference.reference_values
     return metrics.rows(reference[site]) - metrics.rows(reference[clean_site(site)])

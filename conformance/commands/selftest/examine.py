@@ -148,16 +148,8 @@ def alarms(by_cell: Mapping[str, CellResult], fault_free: Sequence[Cell]) -> lis
     ]
 
 
-def _held_to_bits(fault_free: CellResult) -> bool:
-    return any(relation.name.startswith(BITWISE) for relation in fault_free.relations)
-
-
 def _row(
-    run: RunFolder,
-    column: FaultyColumn,
-    cell: Cell,
-    verdicts: Verdicts,
-    sound: Verdicts,
+    run: RunFolder, column: FaultyColumn, cell: Cell, verdicts: Verdicts, sound: Verdicts
 ) -> Row:
     fault, result = column.variant.fault, verdicts.cells[cell.id]
     row = Row(
@@ -189,38 +181,29 @@ def _row(
         return replace(row, ending=Ending.ABSENT)
     fault_free = sound.by_precision.get(fault.precision, {})
     counterpart = fault_free.get(replace(cell, backend=column.backend.id).id)
-    if fault.by_bits and result.verdict.passes and not (counterpart and _held_to_bits(counterpart)):
-        return replace(row, ending=Ending.ABSENT)
     if result.verdict.passes:
+        relations = counterpart.relations if counterpart else ()
+        if fault.by_bits and not any(one.name.startswith(BITWISE) for one in relations):
+            return replace(row, ending=Ending.ABSENT)
         size = _size(run, column, cell, counterpart, sound.cells[cell.id]) if counterpart else None
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
-    side = getattr(result.attribution, "side", None)
-    apart = getattr(verdicts.apart.get(cell.id), "side", None)
+    beside, apart = result.attribution, verdicts.apart.get(cell.id)
+
+    def is_right(found: Attribution | None) -> bool | None:
+        return None if found is None or fault.side is Side.HARNESS else found.side is fault.side
+
+    said = any(word in result.diagnosis for word in fault.says) if fault.says else None
     return replace(
         row,
         ending=Ending.CAUGHT,
-        right_diagnosis=_says_any(result.diagnosis, fault.says),
-        attribution=side,
-        right_side=_right_side(side, fault.side),
-        apart=apart,
-        right_apart=_right_side(apart, fault.side),
-        blame=_evidence_words(result.attribution, verdicts.apart.get(cell.id)),
+        right_diagnosis=said,
+        attribution=getattr(beside, "side", None),
+        right_side=is_right(beside),
+        apart=getattr(apart, "side", None),
+        right_apart=is_right(apart),
+        blame="; apart: ".join(found.evidence for found in (beside, apart) if found),
     )
-
-
-def _right_side(side: Side | None, injected: Side) -> bool | None:
-    return None if side is None or injected is Side.HARNESS else side is injected
-
-
-def _evidence_words(*attributions: Attribution | None) -> str:
-    return "; apart: ".join(
-        attribution.evidence for attribution in attributions if attribution is not None
-    )
-
-
-def _says_any(diagnosis: str, words: Sequence[str]) -> bool | None:
-    return any(word in diagnosis for word in words) if words else None
 
 
 def _size(

@@ -221,8 +221,10 @@ class Variant:
         dose = f"={self.dose:g}" if len(self.fault.doses) > 1 else ""
         return f"{self.fault.id}{place}{dose}"
 
-    def at(self, layers: int) -> int | None:
-        return position(self.place, layers) if self.place else None
+    def moment(self, layers: int = 0, **more: Any) -> Moment:
+        """Return the context of its actions in a model of so many layers."""
+        at = position(self.place, layers) if self.place else None
+        return Moment(at, self.dose, layers=layers, **more)
 
 
 def find(faults: Mapping[str, Fault], name: str) -> Variant:

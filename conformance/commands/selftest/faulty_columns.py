@@ -12,6 +12,7 @@ import shutil
 import venv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from conformance.commands.selftest.fault import (
@@ -106,13 +107,15 @@ def shared_out(
     taken: set[str] = set()
     shares: dict[str, tuple[Fault, ...]] = {}
     for model in sorted(models, key=lambda model: general is not None and model.id not in general):
-        own = tuple(fault for fault in faults if fits(fault, model))
-        if general is not None:
-            own = tuple(fault for fault in own if not fault.models or model.id in fault.models)
-        if general is not None and model.id not in general:
-            own = tuple(fault for fault in own if fault.id not in taken)
-        shares[model.id] = own
-        taken |= {fault.id for fault in own}
+        is_general = general is None or model.id in general
+        shares[model.id] = tuple(
+            fault
+            for fault in faults
+            if fits(fault, model)
+            and (general is None or not fault.models or model.id in fault.models)
+            and (is_general or fault.id not in taken)
+        )
+        taken |= {fault.id for fault in shares[model.id]}
     return [(model, shares[model.id]) for model in models]
 
 
@@ -121,17 +124,20 @@ def columns(
 ) -> tuple[FaultyColumn, ...]:
     """Return every faulty column of a model, with only the last `most` variants of each fault."""
     return tuple(
-        FaultyColumn(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
+        FaultyColumn(
+            backend,
+            variant,
+            tuple(
+                Cell(model.id, f"{backend.id}{MARK}{variant.id}", *name.split(".", 1))
+                for name in fault.cases
+            ),
+        )
         for fault in faults
         if fits(fault, model)
         for backend in backends
         if backend.id in fault.backends
         for variant in fault.variants()[-(most or 0) :]
     )
-
-
-def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
-    return tuple(Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases)
 
 
 def fault_free_cells(
@@ -185,9 +191,9 @@ def jobs(
             beside = run.group_folder(column.model, gathered_in(column.id, Precision.FLOAT32)).path
             beside.parent.mkdir(parents=True, exist_ok=True)
             link(beside, beside.parent / gathered_in(column.backend.id, Precision.FLOAT32))
+        name = f"{column.model}:{column.folder}"
         if not column.variant.fault.alone:
             continue
-        name = f"{column.model}:{column.folder}"
         if column.variant.fault.point is Point.LIBRARY:
             without = by_id[f"{column.model}:{column.fault_free_folder}"]
             single[name] = _with_another_library(run, column, without, name)
@@ -196,7 +202,7 @@ def jobs(
         if column.variant.fault.short:
             brief.append(replace(job, limits=SHORT))
         else:
-            single[name] = replace(job, make=_expecting(job.make, column.backend))
+            single[name] = replace(job, make=partial(_make_expecting, job.make, column.backend))
     shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
     of_faults = {
         f"{column.model}:{gathered_in(column.id, precision)}"
@@ -204,23 +210,15 @@ def jobs(
         for precision in Precision
     }
     sound = [job for job in planned if job.id not in of_faults]
-    ready = [job for job in sound if not _is_forced(job)] + [*single.values(), *shared]
+    # The reference follows what all columns of its model generated.
+    followers = [job for job in sound if job.id.endswith(f":{FORCED.id}")]
+    ready = [job for job in sound if job not in followers] + [*single.values(), *shared]
     forced = [
-        replace(job, after=tuple(dict.fromkeys(one.id for one in ready if _alike(one, job))))
-        for job in sound
-        if _is_forced(job)
+        replace(job, after=tuple(one.id for one in ready if one.id.startswith(f"{model}:")))
+        for job in followers
+        for model in [job.id.partition(":")[0]]
     ]
     return [*ready, *forced, *brief]
-
-
-def _is_forced(job: Planned) -> bool:
-    """Return whether the reference follows what all columns of a model generated."""
-    return job.id.endswith(f":{FORCED.id}")
-
-
-def _alike(job: Planned, other: Planned) -> bool:
-    """Return whether two jobs are of one model."""
-    return job.id.partition(":")[0] == other.id.partition(":")[0]
 
 
 def _with_another_library(
@@ -261,16 +259,10 @@ def _with_another_library(
     )
 
 
-def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
+def _make_expecting(make: Callable[[], Job | None], backend: Backend) -> Job | None:
     """Make the job verify that its engine is what its column says."""
-
-    def expecting() -> Job | None:
-        job = make()
-        if job is None:
-            return None
-        return replace(job, expect=expected(backend, job.settings, job.precision))
-
-    return expecting
+    job = make()
+    return job and replace(job, expect=expected(backend, job.settings, job.precision))
 
 
 def _shared_jobs(
@@ -290,7 +282,7 @@ def _shared_jobs(
                 replace(
                     fault_free,
                     id=f"{model}:{name}",
-                    make=_sharing(run, fault_free.make, together, name),
+                    make=partial(_make_shared, run, fault_free.make, together, name),
                     folder=run.group_folder(model, name).path,
                     cached=False,
                 )
@@ -311,40 +303,34 @@ def _loads(members: Sequence[FaultyColumn]) -> Iterable[Sequence[FaultyColumn]]:
         yield together
 
 
-def _sharing(
+def _make_shared(
     run: RunFolder, make: Callable[[], Job | None], members: Sequence[FaultyColumn], name: str
-) -> Callable[[], Job | None]:
-    """Return a job that runs many columns in one worker and links each column's files."""
-
-    def shared() -> Job | None:
-        job = make()
-        if job is None:
-            raise ConformanceError("the fault-free column has no job to take a fault's from")
-        fault_free = {case.key: case for case in job.cases}
-        cases: list[Case] = []
-        target = run.group_folder(job.model.id, name)
-        for column in members:
-            without = _without_nnsight(column, fault_free)
-            faulty_group = run.group_folder(job.model.id, column.folder)
-            (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
-            link(faulty_group.path / "group.json", target.path / "group.json")
-            fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
-            # A fault at a block's border does not affect these: use those of the column without it.
-            acts = column.variant.fault.point.without_block
-            for key in () if acts else without:
-                link(faulty_group.cell(key), fault_free_group.cell(key))
-            for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
-                case = replace(
-                    fault_free[key], name=f"{fault_free[key].name}{MARK}{column.variant.id}"
-                )
-                cases.append(case)
-                link(faulty_group.cell(key), target.cell(case.key))
-        backend = job.backend
-        options = {"engine": backend.engine, "options": dict(backend.options)}
-        faulty = Column(replace(backend, id=name, engine=ENGINE, options=options))
-        return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
-
-    return shared
+) -> Job:
+    """Make the job that runs many columns in one worker, and link each column's files."""
+    job = make()
+    if job is None:
+        raise ConformanceError("the fault-free column has no job to take a fault's from")
+    fault_free = {case.key: case for case in job.cases}
+    cases: list[Case] = []
+    target = run.group_folder(job.model.id, name)
+    for column in members:
+        without = _without_nnsight(column, fault_free)
+        faulty_group = run.group_folder(job.model.id, column.folder)
+        (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
+        link(faulty_group.path / "group.json", target.path / "group.json")
+        fault_free_group = run.group_folder(job.model.id, column.fault_free_folder)
+        # A fault at a block's border does not affect these: use those of the column without it.
+        acts = column.variant.fault.point.without_block
+        for key in () if acts else without:
+            link(faulty_group.cell(key), fault_free_group.cell(key))
+        for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
+            plain = fault_free[key]
+            case = replace(plain, name=f"{plain.name}{MARK}{column.variant.id}")
+            cases.append(case)
+            link(faulty_group.cell(key), target.cell(case.key))
+    options = {"engine": job.backend.engine, "options": dict(job.backend.options)}
+    faulty = Column(replace(job.backend, id=name, engine=ENGINE, options=options))
+    return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
 
 
 def _without_nnsight(column: FaultyColumn, fault_free: Mapping[str, Case]) -> list[str]:

@@ -27,11 +27,10 @@ from conformance.judge.cell.both_precisions import decide
 from conformance.judge.cell.judge_cell import judge_cell
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.draws import Draws
-from conformance.judge.cell.measures.floor import Floor
 from conformance.judge.cell.measures.relations import same_bits
 from conformance.judge.runs.one_case import draws_of
 from conformance.judge.runs.one_model import model_info
-from conformance.judge.runs.reference_reader import CaseReference, ReferenceReader
+from conformance.judge.runs.reference_reader import ReferenceReader
 from conformance.runner.store import RunFolder, gathered_in
 from conformance.spec.records import (
     Answer,
@@ -39,7 +38,6 @@ from conformance.spec.records import (
     Case,
     Model,
     Precision,
-    Site,
     Status,
     Thresholds,
     Verdict,
@@ -58,27 +56,15 @@ TRIALS = 10
 
 
 @dataclass(frozen=True)
-class _Cell:
-    """A fault-free cell: its observations, and what it is judged by."""
+class _Cell(doses.DosedCell):
+    """A fault-free cell, and what it is judged by."""
 
-    observed: Mapping[str, Tensor]
     prompt_ids: tuple[tuple[int, ...], ...]
-    case_reference: CaseReference
+    reference_ids: tuple[tuple[int, ...], ...]
     equal: Sequence[tuple[str, str]]
     bitwise: bool
     has_edit: bool
     draws: Draws | None = None
-
-    @property
-    def precision(self) -> Precision:
-        return self.case_reference.reference.precision
-
-    @property
-    def reference_values(self) -> Mapping[Site, Tensor]:
-        return self.case_reference.reference.reference_values
-
-    def floor(self, site: Site) -> Floor:
-        return self.case_reference.reference.floor(site)
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
         """Return whether nothing is seen in this precision, not even drift. In bf16, a float32 pass
@@ -86,26 +72,26 @@ class _Cell:
         """
         judgement = judge_cell(
             observed,
-            self.case_reference.reference,
+            self.reference,
             has_edit=self.has_edit,
             equal=self.equal,
             prompt_ids=self.prompt_ids,
-            reference_ids=self.case_reference.prompt_ids,
-            limits=thresholds.of(self.precision),
+            reference_ids=self.reference_ids,
+            limits=thresholds.of(self.reference.precision),
             draws=self.draws,
-            alone=self.precision is Precision.FLOAT32,
+            alone=self.reference.precision is Precision.FLOAT32,
             explain=False,
             bitwise=self.bitwise,
         )
         answer = Answer(
-            self.precision,
+            self.reference.precision,
             judgement.verdict,
             judgement.reason,
             observations=judgement.observations,
             relations=judgement.relations,
         )
         answers = [answer]
-        if self.precision is Precision.BF16:
+        if self.reference.precision is Precision.BF16:
             answers.append(Answer(Precision.FLOAT32, Verdict.MATCH, ""))
         return decide(answers).verdict.passes
 
@@ -149,13 +135,10 @@ def broken(limits: Sequence[Limit]) -> list[str]:
     beyond.sort(key=lambda limit: -(limit.most or math.inf))
     return [
         f"{limit.kind} of {limit.bar:.1e} found in 95 % of the trials of {limit.scenario}."
-        f"{limit.case} on {limit.model} × {limit.backend}: {_found(limit)}"
+        f"{limit.case} on {limit.model} × {limit.backend}: "
+        + (f"none up to {limit.largest:.1e}" if limit.most is None else f"{limit.most:.1e}")
         for limit in beyond
     ]
-
-
-def _found(limit: Limit) -> str:
-    return f"{limit.most:.1e}" if limit.most is not None else f"none up to {limit.largest:.1e}"
 
 
 def _of_case(
@@ -189,9 +172,16 @@ def _of_case(
             case_reference = reader.along(observed)
             if isinstance(case_reference, str):
                 continue
-            evidence = (observed, outcome.prompt_ids, case_reference, scenario.equal(case))
-            draws = draws_of(case) if reader.drawn() else None
-            cell = _Cell(*evidence, bitwise=bitwise, has_edit=has_edit, draws=draws)
+            cell = _Cell(
+                observed,
+                case_reference.reference,
+                outcome.prompt_ids,
+                case_reference.prompt_ids,
+                scenario.equal(case),
+                bitwise,
+                has_edit,
+                draws_of(case) if reader.drawn() else None,
+            )
             own = _of_cell(cell, case, thresholds, trials)
             measured.append((observed, bitwise, own))
         yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)
@@ -202,18 +192,17 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
     if not cell.passes(cell.observed, thresholds):
         return []
     limits = []
-    size = _size_of_effect(cell)
-    tried = _doses(cell.precision, size)
+    size, precision = _size_of_effect(cell), cell.reference.precision
+    tried = _doses(precision, size)
     for kind in Kind:
         if kind.of_write is not cell.has_edit:
             continue
-        chances = [Chance(f"{case.key} {kind} {number}") for number in range(trials)]
-        faults = [doses.fault(cell, kind, chance) for chance in chances]
-        possible = [fault for fault in faults if fault is not None]
-        enough = sorted(_smallest_doses(cell, possible, tried, thresholds))
+        chances = (Chance(f"{case.key} {kind} {number}") for number in range(trials))
+        faults = [fault for chance in chances if (fault := doses.fault(cell, kind, chance))]
+        enough = sorted(_smallest_doses(cell, faults, tried, thresholds))
         if enough:
             half, most = (_found_in(enough, share) for share in (0.5, 0.95))
-            identity = ("m", "b", case.scenario, case.name, cell.precision, kind, len(enough))
+            identity = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
             limits.append(Limit(*identity, half, most, size, largest=tried[0]))
     return limits
 
@@ -232,15 +221,12 @@ def _size_of_effect(cell: _Cell) -> float:
     """Return the size of the effect at the median row of the first changed site, as a share of the
     row; 1 if nothing is written.
     """
-    reference = cell.reference_values
+    reference = cell.reference.reference_values
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     if not changed:
         return 1.0
     first = min(changed, key=verdict.depth)
-    before, after = (
-        metrics.rows(reference[clean_site(first)]),
-        metrics.rows(reference[first]),
-    )
+    before, after = (metrics.rows(reference[site]) for site in (clean_site(first), first))
     shares = metrics.ratio((after - before).norm(dim=-1), before.norm(dim=-1))
     return float(shares[touched(cell, first)].median())
 

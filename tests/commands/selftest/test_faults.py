@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands.selftest import controls, faulty_columns, table
-from conformance.commands.selftest import execution as command
+from conformance.commands.selftest import run as command
 from conformance.commands.selftest.fault import Fault, Point, find
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.faults_page import faults_page

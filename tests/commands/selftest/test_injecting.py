@@ -29,7 +29,8 @@ def _off() -> Iterator[None]:
 
 
 def armed(name: str, layout: str = "single") -> switch.Armed:
-    fault = switch.Armed(find(FAULTS, name), 4, path="model.layers", layout=layout)
+    variant = find(FAULTS, name)
+    fault = switch.Armed(variant, variant.moment(4), "model.layers", layout)
     switch.arm(fault)
     return fault
 
@@ -79,7 +80,7 @@ def test_what_a_fault_remembers_ends_with_it() -> None:
 def test_a_process_that_was_not_forked_gets_the_points_with_its_first_fault(monkeypatch, forked):
     """As vLLM starts its workers on CUDA: without them no fault would act, and all be missed."""
     put = []
-    monkeypatch.setattr(hooks._POINTS, "installed", forked)
+    monkeypatch.setattr(hooks, "_INSTALLED", {"vllm"} if forked else set())
     monkeypatch.setattr(hooks, "install", lambda *of, **on: put.append((of, on)))
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (1, 2))
     worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
@@ -90,7 +91,7 @@ def test_a_process_that_was_not_forked_gets_the_points_with_its_first_fault(monk
 
 def test_a_process_is_told_with_plain_values(monkeypatch):
     """As they arrive from another process: no tuple, no record."""
-    monkeypatch.setattr(hooks._POINTS, "installed", True)
+    monkeypatch.setattr(hooks, "_INSTALLED", {"vllm"})
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (0, 1))
     worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
     assert hooks.arm_worker(worker, "zeros.middle", 4, [0.1], "model.layers", "dual") == ""

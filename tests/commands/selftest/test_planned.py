@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from conformance.commands.selftest import execution as command
 from conformance.commands.selftest import run
+from conformance.commands.selftest import run as command
 from conformance.commands.selftest.fault import CLIENTS
 from conformance.commands.selftest.faults import FAULTS
 from conformance.judge.expectations import Conditions, Entry, Match

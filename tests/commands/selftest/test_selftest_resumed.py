@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.commands.selftest import execution as command
+from conformance.commands.selftest import run as command
 from conformance.errors import ConformanceError
 from conformance.runner.store import open_run
 from conformance.spec.checkpoints import cache_folder

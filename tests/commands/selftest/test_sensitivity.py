@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ import torch
 from torch import Tensor
 
 from conformance.commands.selftest import doses, sensitivity
-from conformance.commands.selftest.doses import Chance
+from conformance.commands.selftest.doses import Chance, DosedCell
 from conformance.judge.cell.measures import metrics
-from conformance.judge.cell.measures.floor import Floor
 from conformance.judge.cell.reference import ReferenceRuns, read_reference
 from conformance.runner.planning.jobs import REFERENCE
 from conformance.runner.store import RunFolder, gathered_in
@@ -152,28 +150,13 @@ def test_the_error_that_is_found_is_what_the_floor_allows(
     assert float(allowed.min()) / step <= most <= step * float(allowed.max())
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A fault-free cell, as faults of a dose are put into it."""
-
-    observed: Mapping[str, Tensor]
-    known: ReferenceRuns
-
-    @property
-    def reference_values(self) -> Mapping[Site, Tensor]:
-        return self.known.reference_values
-
-    def floor(self, site: Site) -> Floor:
-        return self.known.floor(site)
-
-
-def cell(one: Scenario) -> Cell:
+def cell(one: Scenario) -> DosedCell:
     known = read_reference(members(one), has_edit=False, precision=FLOAT32, width=toy.WIDTH)
     assert isinstance(known, ReferenceRuns)
-    return Cell(observe(one, torch.float32, toy.CANDIDATE), known)
+    return DosedCell(observe(one, torch.float32, toy.CANDIDATE), known)
 
 
-def faulty(into: Cell, kind: Kind, number: int, dose: float) -> dict[str, Tensor]:
+def faulty(into: DosedCell, kind: Kind, number: int, dose: float) -> dict[str, Tensor]:
     """What a fault changes of a fault-free cell: its error by site."""
     fault = doses.fault(into, kind, Chance(f"{kind} {number}"))
     assert fault is not None
@@ -190,7 +173,7 @@ def test_an_error_in_what_is_served_has_the_dose_of_the_rows_length(kind: Kind) 
     fault_free = cell(read)
     for number in range(12):
         [(name, error)] = faulty(fault_free, kind, number, 0.25).items()
-        floor = fault_free.floor(Site.parse(name))
+        floor = fault_free.reference.floor(Site.parse(name))
         moved = (error.norm(dim=-1) / floor.scale).tolist()
         off = [share for share in moved if share]
         assert off == pytest.approx([0.25] * len(off), rel=1e-4)

@@ -105,13 +105,6 @@ FORWARD.add(
 )
 
 
-@FORWARD.fault("edit-fades", cases=("steering.middle-small-one", "ablation.middle"))
-def fades(model: nn.Module, now: Moment) -> list[Any]:
-    """Every layer shows the edit, and the head is given what it had without."""
-    norm = final_norm(model, now.layers)
-    return [_give_clean_input(norm, lambda _: True)] if norm is not None else []
-
-
 @FORWARD.fault("edit-cached-only", cases="multigen.write", verdicts=_HALF)
 def cached_only(model: nn.Module, now: Moment) -> list[Any]:
     """Of a prompt the edit is in the keys and values of the next layer, and nowhere else."""

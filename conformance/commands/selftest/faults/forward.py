@@ -13,7 +13,6 @@ from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible
 from conformance.commands.selftest.faults.model import (
     attention,
     change_branch,
-    latent,
     layer_of,
     mlp,
     positional,
@@ -25,10 +24,6 @@ OFF = (Verdict.WRONG, Verdict.DRIFT)
 CASES = ("clean.pair", "read_all.pair")
 #: Other cases that show a wrong forward: the lens, one prompt of six, the final norm.
 MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
-#: The width of a key's rotary part in published models with latent attention; CPU kernels support
-#: no other width.
-_ROTARY = 64
-
 FORWARD = FaultFamily(
     side=Side.ENGINE,
     point=Point.FORWARD,
@@ -195,34 +190,17 @@ def layer_before(model: nn.Module, now: Moment) -> list[Any]:
 @LATENT.fault("latent-norm")
 def latent_off(model: nn.Module, now: Moment) -> list[Any]:
     """The latent that attention keeps of keys and values is not normed."""
+    part = layer_of(model, now)
+    if part is None:
+        return []
+    norms = [child for name, child in part.named_modules() if name.endswith("kv_a_layernorm")]
+    if not norms:
+        raise Inexpressible("the layer's attention has no latent")
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         return args[0]
 
-    return _latent(model, now, 1, hook)
-
-
-@LATENT.fault("latent-rotary")
-def latent_rotary_lost(model: nn.Module, now: Moment) -> list[Any]:
-    """The keys of latent attention carry no position."""
-
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        rows, *more = output if isinstance(output, tuple) else (output,)
-        changed = rows.clone()
-        changed[..., -_ROTARY:] = 0  # the last columns of the projection to the latent
-        return (changed, *more) if isinstance(output, tuple) else changed
-
-    return _latent(model, now, 0, hook)
-
-
-def _latent(model: nn.Module, now: Moment, which: int, hook: Any) -> list[Any]:
-    part = layer_of(model, now)
-    if part is None:
-        return []
-    module = latent(part)[which]
-    if module is None:
-        raise Inexpressible("the layer's attention has no latent")
-    return [module.register_forward_hook(hook)]
+    return [norm.register_forward_hook(hook) for norm in norms]
 
 
 @POSITIONS.fault("rope", doses=(1, 8), quick=True)

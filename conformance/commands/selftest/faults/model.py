@@ -68,15 +68,6 @@ def change_branch(
     return [branch.register_forward_hook(hook)]
 
 
-def latent(part: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
-    """Return two modules of latent attention: the projection down to the latent (alone or merged
-    with that of the queries), and the latent's norm.
-    """
-    by_name = {name.rpartition(".")[2]: child for name, child in part.named_modules()}
-    down = by_name.get("kv_a_proj_with_mqa") or by_name.get("fused_qkv_a_proj")
-    return down, by_name.get("kv_a_layernorm")
-
-
 def positional(model: nn.Module) -> list[nn.Module]:
     """Return the modules that use positions: rotary or learned embeddings."""
     names = ("rotary_emb", "wpe")

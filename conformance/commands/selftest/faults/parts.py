@@ -27,8 +27,6 @@ PART = FaultFamily(
 )
 HEADS = FaultFamily(**PART.common | {"point": Point.HELD, "cases": "heads.read", "parts": "heads"})
 QKV = FaultFamily(**HEADS.common | {"cases": "qkv.read", "parts": "qkv"})
-#: Faults that the probabilities recomputed from queries and keys must show too.
-SCORED = FaultFamily(**QKV.common | {"cases": ("qkv.read", "pattern.all")})
 
 
 @INPUT.fault("input-positions", verdicts=Verdict.STRUCTURE, places=EVERY, quick=True)
@@ -151,15 +149,8 @@ def key_for_value(value: Tensor, now: Moment) -> Tensor:
     return key.clone()
 
 
-@SCORED.fault("key-other-group")
-def other_group(value: Tensor, now: Moment) -> Tensor:
-    """Of grouped heads each key is that of another group."""
-    if value.shape[1] < 2:
-        raise Inexpressible("all heads have one key")
-    return value.roll(1, dims=1) if now.raw()[0] == "key" else value
-
-
-@SCORED.fault("query-after-rotary")
+# The probabilities recomputed from queries and keys must show it too.
+@QKV.fault("query-after-rotary", cases=("qkv.read", "pattern.all"))
 def after_rotary(value: Tensor, now: Moment) -> Tensor:
     """A query is read after rotary positions."""
     if now.raw()[0] != "query":

@@ -243,17 +243,6 @@ def whole_batch(saved: Saved, now: Moment) -> Saved:
     return uncut
 
 
-@CASES.fault("neighbour-rows", cases="tenants.trace", doses=(1, 4))
-def neighbours_rows(saved: Saved, now: Moment) -> Saved:
-    """Replace a request's last `dose` rows by the first rows of its neighbour in the batch."""
-    rows = int(now.dose)
-    return saved | {
-        site: torch.cat([value[:-rows], neighbour[:rows]])
-        for site, value, neighbour in _neighbours(saved)
-        if site.name == "stream"
-    }
-
-
 @SITES.fault(
     "neighbour-edited",
     cases="tenants.trace",

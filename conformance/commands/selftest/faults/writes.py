@@ -45,7 +45,7 @@ TAKEN.add(
     "write-dropped",
     skipped,
     "A write has no effect.",
-    cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two", *OTHER),
+    cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two", "multigen.cross", *OTHER),
     verdicts=Verdict.DROPPED,
     quick=True,
 )
@@ -211,14 +211,6 @@ def without_second(value: Tensor, now: Moment) -> Raw:
     if not isinstance(now.raw(), (tuple, list)):
         raise Inexpressible("a layer's output is no tuple")
     return Raw((value,))
-
-
-@TAKEN.fault(
-    "write-late-half", cases=("cross_write.two", "multigen.cross"), verdicts=Verdict.DROPPED
-)
-def late_lost(value: Tensor, now: Moment) -> Any:
-    """A write to a layer of the second half comes too late."""
-    return SKIPPED if now.layer is not None and now.layer >= now.layers // 2 else value
 
 
 @GIVEN.fault("given-shared", verdicts=(Verdict.MISSCALED, Verdict.WRONG))

@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from conformance.commands.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
+from conformance.commands.selftest.fault import MARK, Inexpressible, Point, Variant, find
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.injecting import hooks, switch
 from conformance.engines import ENGINES, FRONTS, Engine, Refused, load_engine
@@ -36,10 +36,10 @@ class FaultyEngine:
             within_reach()
         hooks.install(self.kind, pipeline=job.backend.pipeline)
         if self.own and self.own.fault.point is Point.LOAD:
-            self.own.fault.act(Moment(None, self.own.dose))
+            self.own.fault.act(self.own.moment())
         checkpoint = job.checkpoint
         if self.own and self.own.fault.point is Point.CHECKPOINT:
-            checkpoint = changed(checkpoint, job.folder / "checkpoint", self.own)
+            checkpoint = copy_changed(checkpoint, job.folder / "checkpoint", self.own)
         backend = replace(job.backend, engine=self.kind, options=options.get("options", {}))
         column = replace(job.column, backend=backend)
         self.real: Any = load_engine(
@@ -47,8 +47,7 @@ class FaultyEngine:
         )
 
     def group(self) -> Group:
-        identity: Group = self.real.group()
-        return identity
+        return self.real.group()  # type: ignore[no-any-return]
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
         plain, variant = self._case_and_variant(case)
@@ -59,22 +58,23 @@ class FaultyEngine:
             with self._armed(variant):
                 switch.passes(Point.CASE, None)
                 observed = self.real.run(scenario, plain)
-                if scenario.name in WITHOUT_NNSIGHT:  # nothing returned here passed nnsight's hooks
+                # What an engine returns without nnsight passes none of nnsight's hooks.
+                if scenario.name in WITHOUT_NNSIGHT or not switch.acts(Point.RETURNED):
                     return observed
-                return _returned(observed)
-        except Inexpressible as error:
-            raise Refused(f"not expressible here: {error}") from error
+                by_site = {Site.parse(name): value for name, value in observed.items()}
+                returned = switch.passes(Point.RETURNED, by_site)
+                return {str(site): value for site, value in returned.items()}
         except Exception as error:
-            if Inexpressible.__name__ in f"{type(error)} {error}":
+            if Inexpressible.__name__ in f"{type(error)} {error}":  # nnsight raises its own type
                 raise Refused(f"not expressible here: {error}") from error
             raise
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         plain, variant = self._case_and_variant(case)
-        ids: tuple[tuple[int, ...], ...] = self.real.prompt_ids(plain)
-        if variant is None or variant.fault.point is not Point.PROMPT_IDS:
-            return ids
-        return variant.fault.act(ids, Moment(None, variant.dose))  # type: ignore[no-any-return]
+        ids = self.real.prompt_ids(plain)
+        if variant is not None and variant.fault.point is Point.PROMPT_IDS:
+            ids = variant.fault.act(ids, variant.moment())
+        return ids  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self.real.close()
@@ -87,25 +87,26 @@ class FaultyEngine:
     @contextmanager
     def _armed(self, variant: Variant) -> Iterator[None]:
         """Switch the fault on in this process and in every process of the engine."""
-        layers, noise = self.real.lm.layers, tuple(self.real.probe.noise)
-        named = {"path": layers.path, "layout": layers.layout}
-        armed = switch.Armed(variant, len(layers), noise=noise, **named)
+        layers, noise = self.real.lm.layers, list(self.real.probe.noise)
+        moment = variant.moment(len(layers), noise=tuple(noise))
+        armed = switch.Armed(variant, moment, layers.path, layers.layout)
+        state = (len(layers), noise, layers.path, layers.layout)
         try:
             switch.arm(armed)
             if self.kind == "hf":
                 refusals = [hooks.hook_model(armed, self.real.model._module)]  # noqa: SLF001
             else:
-                refusals = self._tell_workers(variant.id, armed)
+                refusals = self._tell_workers(variant.id, *state)
             if all(refusals):
                 raise Inexpressible(refusals[0])
             yield
         finally:
             switch.disarm()
             if self.kind in FRONTS:
-                self._tell_workers("", armed)
+                self._tell_workers("", *state)
 
-    def _tell_workers(self, name: str, armed: switch.Armed) -> list[str]:
-        state = (name, armed.layers, list(armed.noise), armed.path, armed.layout)
+    def _tell_workers(self, *state: Any) -> list[str]:
+        """Call `hooks.arm_worker` with this state in every process. Return what each refuses."""
         refusals: list[str]
         if self.kind == "vllm":  # its core is in this process and can send functions to its workers
             engine = self.real.model.vllm_entrypoint.llm_engine
@@ -113,14 +114,6 @@ class FaultyEngine:
         else:
             refusals = self.real.lm.rpc(hooks.TOLD, *state)
         return refusals
-
-
-def _returned(observed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a case's observations with the fault in them."""
-    if not switch.acts(Point.RETURNED):
-        return observed
-    by_site = {Site.parse(name): value for name, value in observed.items()}
-    return {str(site): value for site, value in switch.passes(Point.RETURNED, by_site).items()}
 
 
 def within_reach() -> None:
@@ -131,18 +124,14 @@ def within_reach() -> None:
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
 
-def changed(source: Path, target: Path, variant: Variant) -> Path:
+def copy_changed(source: Path, target: Path, variant: Variant) -> Path:
     """Copy the checkpoint and apply the fault to the copy's weights."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     for path in target.glob("*.safetensors"):
-        weights = load_file(path)
-        new = variant.fault.act(weights, Moment(None, variant.dose))
-        save_file(
-            {name: tensor.contiguous() for name, tensor in new.items()},
-            path,
-            metadata={"format": "pt"},
-        )
+        new = variant.fault.act(load_file(path), variant.moment())
+        contiguous = {name: tensor.contiguous() for name, tensor in new.items()}
+        save_file(contiguous, path, metadata={"format": "pt"})
     return target
 
 

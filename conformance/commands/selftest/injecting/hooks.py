@@ -17,16 +17,9 @@ from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.injecting import handed, switch
 
 _LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
-_INSIDE = re.compile(r"\.(\d+)\.")
-
-
-class _Points:
-    """Whether this process, or the one that it was forked from, has the points."""
-
-    installed = False
-
-
-_POINTS = _Points()
+_INDEX = re.compile(r"\.(\d+)(?:\.|$)")
+#: The engine for which this process, or the one that it was forked from, has the points.
+_INSTALLED: set[str] = set()
 
 
 def install(engine: str, *, pipeline: int) -> None:
@@ -35,22 +28,22 @@ def install(engine: str, *, pipeline: int) -> None:
     from conformance.engines.traced import TracedLayers
     from conformance.spec.residual_stream import StreamLayer
 
-    _stream(StreamLayer)
-    _part(TracedLayer, "input", Point.INPUT)
-    _part(TracedPart, "input", Point.PART)
-    _part(TracedPart, "output", Point.PART)
-    _part(TracedPart, "live", Point.LIVE)
+    _value(StreamLayer, "stream", Point.READ, "output")
+    _value(TracedLayer, "input", Point.INPUT)
+    _value(TracedPart, "input", Point.PART)
+    _value(TracedPart, "output", Point.PART)
+    _value(TracedPart, "live", Point.LIVE)
     _held(TracedAttention)
     _skip(TracedLayer)
     _path(TracedLayers)
     tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
     _unless_prevented(tracer, "stop", Point.STOP)
-    _POINTS.installed = True
+    _INSTALLED.add(engine)
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer, without_padding
 
         handed.install(without_padding)
-        _stream(PaddedLayer)
+        _value(PaddedLayer, "stream", Point.READ, "output")
         _lm(HFModel)
         return
     from conformance.engines.vllm.engine import VLLMModel
@@ -65,25 +58,18 @@ def install(engine: str, *, pipeline: int) -> None:
         _relay()
 
 
-def _stream(kind: Any) -> None:
-    original = kind.__dict__["stream"]
-
-    def read(self: Any) -> Any:
-        value = original.fget(self)
-        return switch.passes(Point.READ, value, _index(self), lambda: self.envoy.output)
-
-    kind.stream = property(read, original.fset)
-
-
-def _part(kind: Any, name: str, point: Point) -> None:
+def _value(kind: Any, name: str, point: Point, raw: str = "inputs") -> None:
+    """Put a point into a property. An assignment to it passes `Point.GIVEN` if it is a part's."""
     original = kind.__dict__[name]
 
+    def passed(self: Any, point: Point, value: Any) -> Any:
+        return switch.passes(point, value, _layer_of(self), lambda: getattr(self.envoy, raw))
+
     def read(self: Any) -> Any:
-        value = original.fget(self)
-        return switch.passes(point, value, _layer_of(self), lambda: self.envoy.inputs)
+        return passed(self, point, original.fget(self))
 
     def write(self: Any, value: Any) -> None:
-        new = switch.passes(Point.GIVEN, value, _layer_of(self), lambda: self.envoy.inputs)
+        new = value if point is Point.READ else passed(self, Point.GIVEN, value)
         if new is not SKIPPED:
             original.fset(self, new)
 
@@ -101,19 +87,15 @@ def _held(kind: Any) -> None:
 
 
 def _layer_of(part: Any) -> int | None:
-    """Return the layer that contains a part, None for the embeddings and the final norm."""
-    inside = _INSIDE.search(f"{part.envoy.path}.")
-    return int(inside.group(1)) if inside else None
-
-
-def _index(layer: Any) -> int:
-    return int(layer.envoy.path.rsplit(".", 1)[1])
+    """Return the layer that is, or contains, a part; None for the embeddings and final norm."""
+    index = _INDEX.search(part.envoy.path)
+    return int(index.group(1)) if index else None
 
 
 def _skip(kind: Any) -> None:
     def skip(self: Any) -> None:
         inputs = self.envoy.inputs
-        new = switch.passes(Point.SKIP, passed_on(inputs, self.layout), _index(self))
+        new = switch.passes(Point.SKIP, passed_on(inputs, self.layout), _layer_of(self))
         if new is not SKIPPED:
             self.envoy.skip(new)
 
@@ -250,10 +232,11 @@ def arm_worker(
         switch.disarm()
         return ""
     stage, stages = pipeline_place()
-    if not _POINTS.installed:  # not forked from a process with the points
+    if not _INSTALLED:  # not forked from a process with the points
         install("vllm", pipeline=stages)
     variant = find(FAULTS, name)
-    armed = switch.Armed(variant, layers, stage, stages, tuple(noise), path, layout)
+    moment = variant.moment(layers, stage=stage, stages=stages, noise=tuple(noise))
+    armed = switch.Armed(variant, moment, path, layout)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 
@@ -263,7 +246,7 @@ def hook_model(armed: switch.Armed, model: Any) -> str:
     if armed.variant.fault.point is not Point.FORWARD:
         return ""
     try:
-        armed.handles.extend(armed.variant.fault.act(model, armed.moment()))
+        armed.handles.extend(armed.variant.fault.act(model, armed.moment))
     except Inexpressible as error:
         return str(error)
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.commands.selftest.fault import Moment, Point, Variant
@@ -12,34 +12,15 @@ from conformance.commands.selftest.fault import Moment, Point, Variant
 
 @dataclass
 class Armed:
-    """The active variant, and what it needs to know about this process and about the traced model:
-    the path of its layers, and the layout of their outputs.
+    """The active variant, the moment between its actions, and what identifies the traced model's
+    layers: their path, and the layout of their outputs.
     """
 
     variant: Variant
-    layers: int
-    stage: int = 0
-    stages: int = 1
-    noise: tuple[float, ...] = ()
+    moment: Moment
     path: str = ""
     layout: str = ""
-    memory: dict[Any, Any] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
-    written: set[int] = field(default_factory=set)
-
-    def moment(self, layer: int | None = None, raw: Callable[[], Any] = lambda: None) -> Moment:
-        return Moment(
-            at=self.variant.at(self.layers),
-            dose=self.variant.dose,
-            layer=layer,
-            layers=self.layers,
-            stage=self.stage,
-            stages=self.stages,
-            raw=raw,
-            noise=self.noise,
-            memory=self.memory,
-            written=self.written,
-        )
 
 
 class _Switch:
@@ -78,7 +59,7 @@ def written(location: str) -> int | None:
     """Return the layer that a block writes at this location, and record it for the active fault."""
     layer = layer_of(location)
     if _SWITCH.armed is not None and layer is not None:
-        _SWITCH.armed.written.add(layer)
+        _SWITCH.armed.moment.written.add(layer)
     return layer
 
 
@@ -97,5 +78,5 @@ def passes(
     armed = _SWITCH.armed
     if armed is None or armed.variant.fault.point is not point:
         return value
-    fault, moment = armed.variant.fault, armed.moment(layer, raw)
+    fault, moment = armed.variant.fault, replace(armed.moment, layer=layer, raw=raw)
     return fault.act(value, moment) if moment.acts_here or fault.everywhere else value
