@@ -100,7 +100,7 @@ class Campaign:
         backends: Sequence[Backend],
         *,
         folder: Path,
-        known: KnownGaps,
+        gaps: KnownGaps,
         cache: Path,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -108,10 +108,18 @@ class Campaign:
         self.models = {model.id: model for model in models}
         self.backends = tuple(backends)
         self.folder = folder
-        self.known = known
+        self.gaps = gaps
         self.cache = cache
         self.tell = tell
-        self._require_known(state.waiting)
+        known = {*self.models, *(backend.id for backend in self.backends)}
+        for difference in state.waiting:
+            names = {difference.model, *(failed.backend for failed in difference.failures)}
+            for name in sorted(names - known):
+                raise ConformanceError(
+                    f"a program waits for {name!r}, which this campaign does not run",
+                    path=self.folder / STATE,
+                    remedy="begin another one: conformance fuzz",
+                )
         self.corpus = corpus.read(Path(state.asked.corpus))
         self.thresholds = Thresholds()
         is_replayed = bool(state.replayed) or not self.corpus
@@ -126,18 +134,6 @@ class Campaign:
         self._begun = time.monotonic()
         self._failed: Exception | None = None
         self._take_up_all(state.waiting)
-
-    def _require_known(self, waiting: Sequence[ProgramDifference]) -> None:
-        """Raise ConformanceError for a waiting program with an unknown model or column."""
-        known = {*self.models, *(backend.id for backend in self.backends)}
-        for difference in waiting:
-            names = {difference.model, *(failed.backend for failed in difference.failures)}
-            for name in sorted(names - known):
-                raise ConformanceError(
-                    f"a program waits for {name!r}, which this campaign does not run",
-                    path=self.folder / STATE,
-                    remedy="begin another one: conformance fuzz",
-                )
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> RunSummary:
         """Run until the time is over and all findings are minimised. Ctrl-C ends it early; verdicts
@@ -172,15 +168,13 @@ class Campaign:
     def describe(self, differences: Sequence[ProgramDifference]) -> None:
         """Replace these differences by the versions that name their written files."""
         by_cause = {difference.cause: difference for difference in differences}
-        self._update(differences=[by_cause.get(one.cause, one) for one in self.state.differences])
+        self._update(
+            differences=tuple(by_cause.get(one.cause, one) for one in self.state.differences)
+        )
         self._save(finished=True)
 
     def _update(self, **fields: Any) -> None:
-        """Replace fields of the state; lists become tuples."""
-        plain: dict[str, Any] = {
-            key: tuple(new) if isinstance(new, list) else new for key, new in fields.items()
-        }
-        self.state = replace(self.state, **plain)
+        self.state = replace(self.state, **fields)
 
     # --- what is due ----------------------------------------------------------
 
@@ -241,9 +235,13 @@ class Campaign:
         precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
         if self._due:
             model = self._in_work[self._due[0]].model
-            trials = self._smaller_ones(model)
-            works = (self._in_work[trial.purpose] for trial in trials if trial.purpose)
-            shown = {one for work in works for one in work.precisions}
+            shown: set[Precision] = set()
+            for number in list(self._due):
+                work = self._in_work[number]
+                if work.model == model and len(trials) <= 2 * shrinking.MOST:
+                    self._due.remove(number)
+                    trials += [ProgramTrial(one, work.columns, number) for one in work.candidates()]
+                    shown.update(work.precisions)
             precisions = tuple(one for one in Precision if one in shown)
         elif self._unreplayed:
             model = self._unreplayed.pop(0)
@@ -274,15 +272,6 @@ class Campaign:
     @property
     def seconds(self) -> float:
         return self._before + time.monotonic() - self._begun
-
-    def _smaller_ones(self, model: str) -> list[ProgramTrial]:
-        trials: list[ProgramTrial] = []
-        for number in list(self._due):
-            work = self._in_work[number]
-            if work.model == model and len(trials) <= 2 * shrinking.MOST:
-                self._due.remove(number)
-                trials += [ProgramTrial(one, work.columns, number) for one in work.candidates()]
-        return trials
 
     def _draw(self, model: str) -> list[ProgramTrial]:
         request, before = self.state.asked, self._draws.get(model, 0)
@@ -321,12 +310,12 @@ class Campaign:
             unclear = [cell for cell in cells if is_undetermined(cell)]
             if trial.purpose is None and unclear:
                 self._update(undetermined=tally.add_counts(self.state.undetermined, [model]))
-            failed = [
+            failed = (
                 f"{cell.id}: {cell.reason}"
                 for cell in cells
                 if cell.harness and not cell.verdict.passes and cell not in unclear
-            ]
-            self._update(harness=[*self.state.harness, *failed])
+            )
+            self._update(harness=(*self.state.harness, *failed))
             failures = {
                 cell.backend: describe_failure(cell, self._explained(batch, cell))
                 for cell in cells
@@ -367,29 +356,23 @@ class Campaign:
         kinds = kinds_of(failures)
         if kinds and expected == kinds:
             # What fails as recorded need not be minimised again.
-            why = entry.why or f"in the corpus as {name}"
-            self._find(
-                ProgramDifference(
-                    model, program, tuple(failures.values()), program, entry.cause, why
-                )
-            )
+            why, failed = entry.why or f"in the corpus as {name}", tuple(failures.values())
+            found = ProgramDifference(model, program, failed, program, entry.cause, why)
+            self._update(differences=(*self.state.differences, found))
         if expected and not kinds:
-            self._update(fixed=[*self.state.fixed, name])
+            self._update(fixed=(*self.state.fixed, name))
         elif expected != kinds:
             words = f"{name} fails as {kinds} on {model}, and not as {expected}"
-            self._update(changed=[*self.state.changed, words])
+            self._update(changed=(*self.state.changed, words))
         self._update(replayed=self.state.replayed + 1)
 
     def _explained(self, batch: ProgramBatch, cell: CellResult) -> str:
         group = batch.run.group(cell.model, gathered_in(cell.backend, cell.precision))
-        where = where_in(
-            group or Group(cell.model, cell.backend),
-            batch.model.architecture,
-            model_info(batch.run, batch.model).config,
-            device="cpu",
-        )
+        config = model_info(batch.run, batch.model).config
+        group = group or Group(cell.model, cell.backend)
+        where = where_in(group, batch.model.architecture, config, device="cpu")
         plain = Cell(cell.model, cell.backend, cell.scenario, cell.case)
-        return find_reason(self.known, cell, plain, where)
+        return find_reason(self.gaps, cell, plain, where)
 
     # --- what differs ---------------------------------------------------------
 
@@ -420,7 +403,7 @@ class Campaign:
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
             wait = ProgramDifference(model, program, tuple(failures.values()), program, cause="")
-            self._update(waiting=[*self.state.waiting, wait])
+            self._update(waiting=(*self.state.waiting, wait))
             return
         columns = few_columns(failures, self.backends)
         column_ids = {column.id for column in columns}
@@ -469,39 +452,22 @@ class Campaign:
         for name, entry in self.corpus.items():
             if entry.cause == cause:
                 explained = explained or entry.why or f"in the corpus as {name}"
-        difference = ProgramDifference(
-            work.model,
-            work.program,
-            tuple(work.failures.values()),
-            work.drawn,
-            cause,
-            explained,
-            after=work.after,
-            seconds=work.seconds,
-        )
-        self._find(difference)
+        difference = work.difference(cause, explained)
+        self._update(differences=(*self.state.differences, difference))
         for line in tally.describe_difference(difference):
             self.tell(line)
-
-    def _find(self, difference: ProgramDifference) -> None:
-        self._update(differences=[*self.state.differences, difference])
 
     def _again(self, cause: str) -> None:
         """Count one more program that shows a difference."""
         self._update(
-            differences=[
+            differences=tuple(
                 replace(one, again=one.again + 1) if one.cause == cause else one
                 for one in self.state.differences
-            ]
+            )
         )
 
     def _save(self, *, finished: bool = False) -> None:
-        unfinished = tuple(
-            ProgramDifference(
-                work.model, work.program, tuple(work.failures.values()), work.drawn, cause=""
-            )
-            for work in self._in_work.values()
-        )
         self._update(seconds=self.seconds, finished=finished)
+        unfinished = (work.difference() for work in self._in_work.values())
         state = replace(self.state, waiting=(*self.state.waiting, *unfinished))
         write_record(self.folder / STATE, state)

@@ -88,7 +88,7 @@ def fuzz(
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
     gaps = load_expectations(known)
     running = campaign.Campaign(
-        state, models, backends, folder=folder, known=gaps, cache=cache_folder(), tell=note
+        state, models, backends, folder=folder, gaps=gaps, cache=cache_folder(), tell=note
     )
     summary = running.run()
     if summary.interrupted:

@@ -10,9 +10,6 @@ from conformance.runner.store.files import read_record, write_record
 from conformance.spec.programs import Program, check
 from conformance.spec.records import record
 
-#: The default folder, relative to the current one.
-CORPUS = Path("fuzz/corpus")
-
 
 @record()
 class CorpusEntry:
@@ -40,18 +37,15 @@ def read(folder: Path) -> dict[str, CorpusEntry]:
 
 
 def keep(folder: Path, difference: ProgramDifference) -> Path:
+    """Store a difference as an entry. Return its file."""
     path = folder / f"{slug(difference.cause)}.json"
-    write_record(
-        path,
-        CorpusEntry(
-            model=difference.model,
-            program=difference.program,
-            fails={failure.backend: failure.kind for failure in difference.failures},
-            cause=difference.cause,
-            why=difference.explained,
-            diagnosis=next(
-                (failure.diagnosis for failure in difference.failures if failure.diagnosis), ""
-            ),
-        ),
+    entry = CorpusEntry(
+        model=difference.model,
+        program=difference.program,
+        fails={failure.backend: failure.kind for failure in difference.failures},
+        cause=difference.cause,
+        why=difference.explained,
+        diagnosis=next(filter(None, (failed.diagnosis for failed in difference.failures)), ""),
     )
+    write_record(path, entry)
     return path

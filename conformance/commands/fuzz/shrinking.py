@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import chain, combinations, product
+from typing import Any, cast
 
-from conformance.commands.fuzz.causes import Failure, same_failures
-from conformance.spec.programs import Do, Operation, Program, Tokens, valid
+from conformance.commands.fuzz.causes import Failure, ProgramDifference, same_failures
+from conformance.spec.programs import Do, Operation, Program, valid
 from conformance.spec.records import Backend, Precision
 
 #: The most batches for minimising one program.
@@ -17,6 +18,11 @@ ROUNDS = 10
 MOST = 48
 #: The most when each failing program makes its engine restart.
 MOST_FATAL = 14
+#: What a plain operation has of these fields.
+_DEFAULTS: dict[str, Any] = {
+    name: getattr(Operation(Do.READ), name)
+    for name in ("tokens", "prompt", "step", "amount", "seed", "value")
+}
 
 
 class Stage(StrEnum):
@@ -53,6 +59,19 @@ class Shrinking:
 
     def __post_init__(self) -> None:
         self.seen = dict(self.failures)
+
+    def difference(self, cause: str = "", explained: str = "") -> ProgramDifference:
+        """Return what the present program shows, as a finding of this cause."""
+        return ProgramDifference(
+            self.model,
+            self.program,
+            tuple(self.failures.values()),
+            self.drawn,
+            cause,
+            explained,
+            after=self.after,
+            seconds=self.seconds,
+        )
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -124,16 +143,9 @@ def size(program: Program) -> tuple[int, ...]:
 
 
 def _detail(operation: Operation) -> int:
-    return (
-        (operation.tokens is not Tokens.ALL)
-        + (operation.prompt is not None)
-        + (operation.step is not None)
-        + (operation.amount != 1)
-        + (operation.seed != 0)
-        + (operation.value is not None)
-        + 2 * (operation.do in (Do.PRODUCT, Do.DIFFERENCE, Do.PROJECT, Do.REPLACE))
-        + (operation.do is not Do.READ)
-    )
+    changed: int = sum(getattr(operation, name) != value for name, value in _DEFAULTS.items())
+    takes = operation.do in (Do.PRODUCT, Do.DIFFERENCE, Do.PROJECT, Do.REPLACE)
+    return changed + 2 * takes + (operation.do is not Do.READ)
 
 
 def keep_few(program: Program) -> list[Program]:
@@ -147,33 +159,25 @@ def keep_few(program: Program) -> list[Program]:
 
 def simplify(program: Program) -> list[Program]:
     """Return programs that are simpler in one respect, or in several."""
-    return _distinct(
-        (_tidied(candidate) for candidate in [*_simpler(program), *_plain_ones([program])]), program
-    )
+    return _distinct(map(_tidied, chain(_simpler(program), _plain_ones([program]))), program)
 
 
 def _plain_ones(programs: Iterable[Program]) -> Iterator[Program]:
     """Yield each program with default values, on all of its prompts, on two, and on one."""
-    for program in programs:
-        values = [replace(op, value=None) for op in program.operations]
-        for operations in (program.operations, tuple(values)):
-            plain = replace(
-                program,
-                operations=tuple(
-                    replace(op, tokens=Tokens.ALL, prompt=None, step=None, amount=1.0, seed=0)
-                    if op.do not in (Do.FORCE, Do.STOP)
-                    else op
-                    for op in operations
-                ),
-                traces=(),
-            )
-            yield plain
-            plain = _with_steps(plain, 1)
-            yield plain
-            for prompt in reversed(range(2, len(plain.prompts))):
-                plain = without_prompt(plain, prompt)
-            yield plain
-            yield keep_one_prompt(plain)
+    taking = {name: value for name, value in _DEFAULTS.items() if name != "value"}
+    for program, defaults in product(programs, (taking, _DEFAULTS)):
+        operations = tuple(
+            op if op.do in (Do.FORCE, Do.STOP) else replace(op, **defaults)
+            for op in program.operations
+        )
+        plain = replace(program, operations=operations, traces=())
+        yield plain
+        plain = _with_steps(plain, 1)
+        yield plain
+        for prompt in reversed(range(2, len(plain.prompts))):
+            plain = without_prompt(plain, prompt)
+        yield plain
+        yield keep_one_prompt(plain)
 
 
 def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:
@@ -187,71 +191,56 @@ def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:
 
 def _simpler(program: Program) -> Iterator[Program]:
     operations = program.operations
-    yield keep_one_prompt(program)
     for index in range(len(operations)):
         yield keep_operations(program, set(range(len(operations))) - {index})
     for prompt in range(len(program.prompts)):
         yield without_prompt(program, prompt)
         yield keep_one_prompt(program, prompt)
-    if program.traces:
-        yield replace(program, traces=())
+    yield replace(program, traces=())
     used = max((op.step for op in operations if op.step is not None), default=0) + 1
     for steps in {1, used, program.steps - 1}:
         if 1 <= steps < program.steps:
             yield _with_steps(program, steps)
     for index, operation in enumerate(operations):
         for plainer in _plainer(operation):
-            yield replace(
-                program, operations=(*operations[:index], plainer, *operations[index + 1 :])
-            )
+            changed = (*operations[:index], plainer, *operations[index + 1 :])
+            yield replace(program, operations=changed)
     for text in program.prompts[1:]:
         yield replace(program, prompts=(text,) * len(program.prompts))
 
 
 def _plainer(operation: Operation) -> Iterator[Operation]:
-    plain = Operation(Do.READ)
-    for name in ("tokens", "prompt", "step", "amount", "seed", "value"):
-        default = getattr(plain, name)
-        if getattr(operation, name) != default:
-            yield replace(operation, **{name: default})
+    for name, default in _DEFAULTS.items():
+        yield replace(operation, **{name: default})
     if operation.do in (Do.PROJECT, Do.REPLACE, Do.SCALE):
         yield replace(operation, do=Do.ADD, value=None, amount=1.0)
     # Writes also read their place back. If reading alone differs, the write is not needed.
-    if operation.do is not Do.READ and operation.do.observes:
+    if operation.do.observes:
         yield replace(operation, do=Do.READ, value=None, amount=1.0, seed=0)
 
 
 def keep_operations(program: Program, kept: set[int]) -> Program:
     """Return the program with only these operations and those whose values they take."""
     indices = set(kept)
-    while (
-        more := {
-            op.value for index in indices if (op := program.operations[index]).value is not None
-        }
-        - indices
-    ):
-        indices |= more
+    while more := {program.operations[index].value for index in indices} - {None, *indices}:
+        indices |= cast("set[int]", more)
     order = sorted(indices)
-    new = {old: index for index, old in enumerate(order)}
+    operations = (program.operations[index] for index in order)
     return replace(
         program,
         operations=tuple(
-            replace(op, value=None if op.value is None else new[op.value])
-            for op in (program.operations[old] for old in order)
+            op if op.value is None else replace(op, value=order.index(op.value))
+            for op in operations
         ),
     )
 
 
 def remove_operations(program: Program, removed: set[int]) -> Program:
     """Return the program without these operations and without those that take their values."""
-    dropped = set(removed)
-    while more := {
-        index
-        for index, op in enumerate(program.operations)
-        if op.value in dropped and index not in dropped
-    }:
+    dropped, every = set(removed), set(range(len(program.operations)))
+    while more := {at for at in every - dropped if program.operations[at].value in dropped}:
         dropped |= more
-    return keep_operations(program, set(range(len(program.operations))) - dropped)
+    return keep_operations(program, every - dropped)
 
 
 def without_prompt(program: Program, dropped: int) -> Program:
@@ -260,17 +249,16 @@ def without_prompt(program: Program, dropped: int) -> Program:
         return program
     own = {index for index, op in enumerate(program.operations) if op.prompt == dropped}
     smaller = remove_operations(program, own)
-
     new = {p: p - (p > dropped) for p in range(len(program.prompts))}
-    groups = tuple(tuple(new[p] for p in group if p != dropped) for group in program.groups)
+    groups = (tuple(new[p] for p in group if p != dropped) for group in program.traces)
     return replace(
         smaller,
-        prompts=tuple(text for index, text in enumerate(smaller.prompts) if index != dropped),
+        prompts=(*program.prompts[:dropped], *program.prompts[dropped + 1 :]),
         operations=tuple(
             op if op.prompt is None else replace(op, prompt=new[op.prompt])
             for op in smaller.operations
         ),
-        traces=tuple(filter(None, groups)) if program.traces else (),
+        traces=tuple(filter(None, groups)),
     )
 
 
@@ -283,11 +271,7 @@ def keep_one_prompt(program: Program, kept_prompt: int = 0) -> Program:
 
 
 def _with_steps(program: Program, steps: int) -> Program:
-    late = {
-        index
-        for index, op in enumerate(program.operations)
-        if op.step is not None and op.step >= steps
-    }
+    late = {index for index, op in enumerate(program.operations) if (op.step or 0) >= steps}
     smaller = remove_operations(program, late)
     fewer = tuple(replace(op, step=None if steps == 1 else op.step) for op in smaller.operations)
     return replace(smaller, operations=fewer, steps=steps)

@@ -264,7 +264,7 @@ def running(
     asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
     return campaign.Campaign(
         replace(state, asked=asked), [model], [HF, PP1, PP2],
-        folder=tmp_path, known=KnownGaps(), cache=tmp_path,
+        folder=tmp_path, gaps=KnownGaps(), cache=tmp_path,
     )  # fmt: skip
 
 

@@ -93,7 +93,6 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
         ("router-tie", "a router's tie"),
         ("given-dropped", "a forced expert"),
         ("latent-norm", "latent attention"),
-        ("latent-rotary", "latent attention"),
     ],
 )
 def test_what_few_models_have_is_injected_by_default_on_one_of_them(fault: str, what: str):

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from conformance.commands.selftest.fault import FaultFamily, Inexpressible, Moment, Point
-from conformance.commands.selftest.faults.model import attention, final_norm, layer_of
+from conformance.commands.selftest.faults.model import attention, layer_of
 from conformance.spec.records import Side, Verdict
 
 #: A forward with more rows begins a run: prompts are longer, and few requests decode at once.
@@ -86,17 +86,10 @@ def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> 
 )
 def undone(model: nn.Module, now: Moment) -> list[Any]:
     """The layer after the one that was written is given what was there before."""
-    after = _after(model, now)
+    after = layer_of(model, now, 1)
     return [_give_clean_input(after, lambda _: True)] if after is not None else []
 
 
-FORWARD.add(
-    "edit-undone-last",
-    undone,
-    "The final norm is given what was there before the last layer was written.",
-    cases="steering.last-small-one",
-    places="last",
-)
 FORWARD.add(
     "raw-undone",
     undone,
@@ -122,11 +115,3 @@ def present_only(model: nn.Module, now: Moment) -> list[Any]:
     if local and not branches:
         raise Inexpressible("the layers have no attention of their own")
     return [_give_clean_output(branch, lambda forward: forward > 0) for branch in branches]
-
-
-def _after(model: nn.Module, now: Moment) -> nn.Module | None:
-    """Return what comes after the layer: the next one, or the final norm. None if another process
-    holds it.
-    """
-    is_last = now.at is not None and now.at + 1 == now.layers
-    return final_norm(model, now.layers) if is_last else layer_of(model, now, 1)

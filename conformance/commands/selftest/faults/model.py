@@ -33,18 +33,15 @@ def layer_of(model: nn.Module, now: Moment, further: int = 0) -> nn.Module | Non
     return layer(model, now.at + further, now.layers)
 
 
-def _child(part: nn.Module, *names: str) -> nn.Module | None:
-    return next((child for name, child in part.named_children() if name in names), None)
-
-
 def attention(part: nn.Module) -> nn.Module | None:
     """Return the first branch of a layer."""
-    return _child(part, "self_attn", "attn", "attention")
+    names = ("self_attn", "attn", "attention")
+    return next((child for name, child in part.named_children() if name in names), None)
 
 
 def mlp(part: nn.Module) -> nn.Module | None:
     """Return the second branch of a layer."""
-    return _child(part, "mlp")
+    return getattr(part, "mlp", None)
 
 
 def change_branch(
@@ -72,13 +69,3 @@ def positional(model: nn.Module) -> list[nn.Module]:
     """Return the modules that use positions: rotary or learned embeddings."""
     names = ("rotary_emb", "wpe")
     return [child for name, child in model.named_modules() if name.endswith(names)]
-
-
-def final_norm(model: nn.Module, count: int) -> nn.Module | None:
-    """Return the last norm next to the list of layers, None if another process holds it."""
-    for parent in model.modules():
-        own = list(parent.children())
-        if any(isinstance(child, nn.ModuleList) and len(child) == count for child in own):
-            norms = [child for child in own if "norm" in type(child).__name__.lower()]
-            return norms[-1] if norms else None
-    return None

@@ -43,9 +43,6 @@ RECORD = FaultFamily(
     backends=STAGES,
 )
 SENT = FaultFamily(sent, **RECORD.common)
-REPLAY = FaultFamily(
-    **RECORD.common | {"point": Point.REPLAY, "alone": True, "short": True, "everywhere": True}
-)
 #: What a block reads and writes in one stage alone.
 BLOCK = FaultFamily(**RECORD.common | {"places": "", "verdicts": ENDED})
 
@@ -101,13 +98,14 @@ def never_sent(served: Any, now: Moment) -> Any:
     return None if now.stage == 0 and now.layer is not None else served
 
 
-@REPLAY.fault("pp-visits-lost", verdicts=ENDED)
-def visits_lost(visits: Any, now: Moment) -> Any:
-    """The last stage does not replay what the first one served."""
-    return None if _is_last(now) else visits
-
-
-@REPLAY.fault("pp-order", verdicts=Verdict.TIMEOUT)
+@RECORD.fault(
+    "pp-order",
+    point=Point.REPLAY,
+    verdicts=Verdict.TIMEOUT,
+    alone=True,
+    short=True,
+    everywhere=True,
+)
 def waits(visits: Any, now: Moment) -> Any:
     """The last stage waits for a value that does not come."""
     while _is_last(now):
