@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,16 +31,20 @@ from tests.known_runs import cell as result
 
 MODEL = Model("llama", "llama", (Source("tiny"),))
 SITE = "p0/s0/stream.2"
+HF = Backend("hf", "hf")
 #: What the judge could have seen, as shares of a row: of a bf16 value and of a float32 one.
 SMALLEST = {Precision.BF16: 0.2, Precision.FLOAT32: 1e-5}
+
+
+def of(cell: Cell, **more: Any) -> CellResult:
+    return result(cell.model, cell.backend, cell.scenario, cell.case, **more)
 
 
 @pytest.mark.parametrize(("error", "ending"), [(0.02, Ending.BELOW), (0.9, Ending.MISSED)])
 def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
     tmp_path: Path, error: float, ending: Ending
 ) -> None:
-    fault = FAULTS["blurred-above-floor"]
-    [column] = faulty_columns.columns([fault], MODEL, (Backend("hf", "hf"),))
+    [column] = faulty_columns.columns([FAULTS["blurred-above-floor"]], MODEL, (HF,))
     [cell] = column.cells
     run = RunFolder(tmp_path)
     value = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
@@ -49,19 +54,14 @@ def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
     fault_free = replace(cell, backend="hf")
     by_precision = {
         precision: {
-            fault_free.id: result(
-                cell.model,
-                "hf",
-                cell.scenario,
-                cell.case,
-                observations=(Judged(SITE, Verdict.MATCH, smallest=smallest),),
+            fault_free.id: of(
+                fault_free, observations=(Judged(SITE, Verdict.MATCH, smallest=smallest),)
             )
         }
         for precision, smallest in SMALLEST.items()
     }
-    passing = result(cell.model, cell.backend, cell.scenario, cell.case)
     # Of both precisions together float32 leads.
-    decided = {cell.id: passing, **by_precision[Precision.FLOAT32]}
+    decided = {cell.id: of(cell), **by_precision[Precision.FLOAT32]}
     verdicts = examine.Verdicts(decided, {}, by_precision)
     [row] = examine.rows(run, [column], verdicts, verdicts)
     assert row.ending is ending
@@ -75,16 +75,10 @@ def test_a_fault_of_bits_is_missed_only_where_the_fault_free_cell_is_held_to_bit
     backend = Backend("vllm-pp2", "vllm", pipeline=2)
     [column] = faulty_columns.columns([FAULTS["pp-one-bit"]], MODEL, (backend,))
     cell = column.cells[0]
-    passing = result(cell.model, cell.backend, cell.scenario, cell.case)
     relations = (Relation(f"{BITWISE} vllm-pp1", holds=True),) if held else ()
-    fault_free = replace(
-        result(cell.model, backend.id, cell.scenario, cell.case), relations=relations
-    )
-    verdicts = examine.Verdicts(
-        {cell.id: passing, fault_free.id: fault_free},
-        {},
-        {column.precision: {fault_free.id: fault_free}},
-    )
+    fault_free = of(replace(cell, backend=backend.id), relations=relations)
+    by_precision = {column.precision: {fault_free.id: fault_free}}
+    verdicts = examine.Verdicts({cell.id: of(cell), fault_free.id: fault_free}, {}, by_precision)
     [row] = examine.rows(RunFolder(tmp_path), [replace(column, cells=(cell,))], verdicts, verdicts)
     assert row.ending is (Ending.MISSED if held else Ending.ABSENT)
 
@@ -93,12 +87,9 @@ def test_a_fault_of_bits_is_missed_only_where_the_fault_free_cell_is_held_to_bit
 def test_a_fault_that_an_entry_of_known_yaml_would_excuse_is_missed(
     tmp_path: Path, excused: bool
 ) -> None:
-    [column, *_] = faulty_columns.columns([FAULTS["mlp-lost"]], MODEL, (Backend("hf", "hf"),))
+    [column, *_] = faulty_columns.columns([FAULTS["mlp-lost"]], MODEL, (HF,))
     cell = column.cells[0]
-    failed = result(
-        cell.model, cell.backend, cell.scenario, cell.case, verdict=Verdict.WRONG, reason="zero"
-    )
-    verdicts = examine.Verdicts({cell.id: failed}, {})
+    verdicts = examine.Verdicts({cell.id: of(cell, verdict=Verdict.WRONG, reason="zero")}, {})
     asked = []
 
     def entry(plain: Cell, found: CellResult) -> bool:

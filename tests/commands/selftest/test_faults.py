@@ -39,18 +39,9 @@ def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
         scenario, case = name.split(".", 1)
         assert case in SCENARIOS[scenario].cases
     assert all(verdict.passes == fault.silent for verdict in fault.verdicts)
+    assert pickle.loads(pickle.dumps(fault)).id == fault.id, "a process that judges gets it"
+    assert fault.summary.endswith(".") and len(fault.summary) > 15
     assert not (fault.short and not fault.alone), "only a group of its own has short limits"
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
-def test_every_fault_can_be_sent_to_a_process_that_judges(fault):
-    assert pickle.loads(pickle.dumps(fault)).id == fault.id
-
-
-def test_what_a_fault_is_declared_as_is_what_it_can_be_seen_to_be():
-    # A kill says nothing of who is to blame, and only nnsight edits.
-    assert FAULTS["oom"].side is Side.UNDECIDED
-    assert FAULTS["edit-outlives"].side is Side.NNSIGHT
 
 
 def test_faults_of_the_transport_are_injected_where_there_is_one():
@@ -84,25 +75,13 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
     assert sum(injected) >= table.INSIDE * len(injected)
 
 
-@pytest.mark.parametrize(
-    ("fault", "what"),
-    [
-        ("softcap-window", "a window, on a prompt that is longer"),
-        ("rope-long", "rotary positions of a long prompt"),
-        ("longrope-factors", "stretched rotary positions"),
-        ("router-tie", "a router's tie"),
-        ("given-dropped", "a forced expert"),
-        ("latent-norm", "latent attention"),
-    ],
-)
-def test_what_few_models_have_is_injected_by_default_on_one_of_them(fault: str, what: str):
+def test_what_few_models_have_is_injected_on_one_of_them_and_nothing_in_further_families():
     shares = injected_by_default(quick=False)
-    assert [model for model, own in shares.items() if FAULTS[fault] in own] != [], what
-    assert sum(FAULTS[fault] in own for own in shares.values()) == 1, what
-
-
-def test_further_families_of_the_whole_selftest_are_correct_alone():
-    shares = injected_by_default(quick=False)
+    for fault in (
+        *("softcap-window", "rope-long", "longrope-factors"),
+        *("router-tie", "given-dropped", "latent-norm"),
+    ):
+        assert sum(FAULTS[fault] in own for own in shares.values()) == 1, fault
     assert set(command.CLEAN_MODELS) <= shares.keys()
     assert not any(shares[model] for model in command.CLEAN_MODELS)
 
@@ -110,11 +89,6 @@ def test_further_families_of_the_whole_selftest_are_correct_alone():
 def test_a_name_that_is_no_fault_is_refused():
     with pytest.raises(ConformanceError, match="there is no fault 'half'"):
         find(FAULTS, "half")
-
-
-def test_every_fault_says_in_a_sentence_what_it_does():
-    sentences = [fault.summary for fault in FAULTS.values()]
-    assert all(sentence.endswith(".") and len(sentence) > 15 for sentence in sentences)
 
 
 def test_the_page_of_faults_is_as_the_records_are():

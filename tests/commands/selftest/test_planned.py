@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from conformance.commands.selftest import run
-from conformance.commands.selftest import run as command
 from conformance.commands.selftest.fault import CLIENTS
 from conformance.commands.selftest.faults import FAULTS
+from conformance.errors import ConformanceError
 from conformance.judge.expectations import Conditions, Entry, Match
-from conformance.runner.store import RunFolder
+from conformance.runner.store import RunFolder, open_run
+from conformance.spec.checkpoints import cache_folder
 from conformance.spec.inputs import manifest
 from conformance.spec.records import PARTS, Backend, Cell, Group, Model, Source, Thresholds, Verdict
 from tests import ours
@@ -26,6 +27,8 @@ TINY = (Source("tiny"),)
 DENSE = Model("llama", "llama", TINY)
 MIXTURE = Model("mixtral", "mixtral", TINY, parts=(*PARTS, "experts"))
 BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp1", "vllm"))
+KNOWN = manifest.load(ROOT / "models.yaml")
+HF = tuple(backend for backend in KNOWN.backends if backend.id == "hf")
 
 
 def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
@@ -107,22 +110,26 @@ def test_a_gap_explains_nothing_under_other_circumstances(
     assert any(one.backend == "hf" for one in flagged)
 
 
-def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
-    """What the command plans for a request, on all backends that faults are injected into."""
-    known = manifest.load(ROOT / "models.yaml")
-    by_id = {model.id: model for model in known.models}
-    request = command.SelfTestRequest(
+def request(*models: str, **more: Any) -> run.SelfTestRequest:
+    """What the command asks for, on all backends that faults are injected into."""
+    by_id = {model.id: model for model in KNOWN.models}
+    asked = run.SelfTestRequest(
         models=tuple(by_id[name] for name in models),
-        backends=command.default_backends(known.backends),
+        backends=run.default_backends(KNOWN.backends),
         scenarios=(ROOT / "scenarios",),
         reports=Path(),
         thresholds=Thresholds(),
+        jobs=2,
     )
-    return command._planned(replace(request, **more), SCENARIOS)
+    return replace(asked, **more)
+
+
+def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
+    return run._planned(request(*models, **more), SCENARIOS)
 
 
 def test_limits_are_measured_of_every_case_of_one_model_and_of_a_few_of_the_first() -> None:
-    few = run.Measured("gpt2", command.QUICK_MEASURED, command.QUICK_TRIALS)
+    few = run.Measured("gpt2", run.QUICK_MEASURED, run.QUICK_TRIALS)
     assert asked(("gpt2", "llama")).measured == (few, run.Measured("llama"))
     assert asked(("llama", "gpt2")).measured == (run.Measured("llama"),)
     assert asked(("gpt2", "llama"), quick=True).measured == (few,)
@@ -130,26 +137,22 @@ def test_limits_are_measured_of_every_case_of_one_model_and_of_a_few_of_the_firs
     every = (run.Measured("gpt2"), run.Measured("llama"))
     assert asked(("gpt2", "llama"), quick=True, sensitivity=True).measured == every
     cases = {case.key for one in SCENARIOS.values() for case in one.expand(4)}
-    assert cases.issuperset(command.QUICK_MEASURED)
+    assert cases.issuperset(run.QUICK_MEASURED)
 
 
 def test_where_faults_act_is_asked_where_none_and_no_backend_is_left_out() -> None:
     assert asked(("llama",)).whole and asked(("llama",), quick=True).whole
     assert not asked(("llama",), expression="mlp-lost").whole
-    [hf] = [one for one in manifest.load(ROOT / "models.yaml").backends if one.id == "hf"]
-    assert not asked(("llama",), backends=(hf,)).whole
+    assert not asked(("llama",), backends=HF).whole
     plan = asked(("llama",))
     assert not plan.only(plan.models[0]).whole, "the faults of one model are a part"
-
-
-KNOWN = manifest.load(ROOT / "models.yaml")
 
 
 def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
     return run.plan(
         [FAULTS[name] for name in names],
         [model for model in KNOWN.models if model.id in models],
-        command.default_backends(KNOWN.backends),
+        run.default_backends(KNOWN.backends),
         general=general,
     )
 
@@ -157,7 +160,7 @@ def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
 def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny_model() -> None:
     names = [fault.id for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
     assert len(names) == 3
-    plan = of_manifest(command.MODELS, *names, general=command.MODELS)
+    plan = of_manifest(run.MODELS, *names, general=run.MODELS)
     injected = {(one.model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
     assert injected == {("llama", backend, name) for backend in CLIENTS for name in names}
     named = of_manifest(("gpt2",), *names, general=None)  # by somebody who asks for that model
@@ -171,3 +174,45 @@ def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
     assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
     plan = of_manifest(("llama",), "zeros", general=None)
     assert {backend.id for backend in plan.backends} == {"hf", "vllm-pp1", "vllm-pp2"}
+
+
+def small(reports: Path, **more: Any) -> run.SelfTestRequest:
+    given = {"backends": HF, "reports": reports, "expression": "layer-off", "quick": True, **more}
+    return request("llama", **given)
+
+
+@pytest.mark.engine
+def test_what_was_gathered_stays_and_what_is_missing_is_gathered(tmp_path: Path) -> None:
+    folder, whole = run.run(small(tmp_path), cache_folder(), lambda _: None)
+    assert whole is not None and whole.rows
+    group = folder.group_folder("llama", "hf@faults+float32")
+    [lost, *kept] = sorted(group.path.glob("cells/*@layer-off*"))
+    written = {cell: cell.stat().st_mtime_ns for cell in kept}
+    (lost / "outcome.json").unlink()
+    again = small(tmp_path, resume=folder.id)
+    same, resumed = run.run(again, cache_folder(), lambda _: None)
+    assert same.path == folder.path and resumed is not None
+    assert (lost / "outcome.json").is_file()
+    assert {cell: cell.stat().st_mtime_ns for cell in kept} == written
+    assert [row.ending for row in resumed.rows] == [row.ending for row in whole.rows]
+
+
+def test_one_that_was_begun_with_other_options_is_refused(tmp_path: Path) -> None:
+    first = small(tmp_path)
+    folder = run._folder(first, run._planned(first, SCENARIOS))
+    assert open_run(tmp_path, folder.id).path == folder.path
+    for way in ("resume", "again"):
+        same = small(tmp_path, **{way: folder.id})
+        assert run._folder(same, run._planned(same, SCENARIOS)).path == folder.path
+        for more in ({"expression": "token-off or write-dropped"}, {"quick": False}):
+            other = replace(same, **more)
+            with pytest.raises(ConformanceError, match="other options"):
+                run._folder(other, run._planned(other, SCENARIOS))
+
+
+def test_the_controls_are_not_tried_on_less_than_they_ask_for(tmp_path: Path) -> None:
+    """Else the sound judge would seem to miss what was never injected."""
+    first = small(tmp_path)
+    folder = run._folder(first, run._planned(first, SCENARIOS))
+    with pytest.raises(ConformanceError, match="other options"):
+        next(run.controlled(small(tmp_path, again=folder.id, quick=False)))

@@ -68,6 +68,7 @@ def broken(rows, alarms=0, **more):
         ([BLAMED] * 96 + [APART_AMISS] * 4, "right side without a fault-free column"),
         ([INSIDE] * 60 + [ROW] * 40, None),
         ([INSIDE] * 60 + [ROW] * 40 + [ABSENT] * 10, None),  # only what was really injected counts
+        ([INSIDE] * 59 + [ROW] * 41, "60% injected inside engine, nnsight or relay: 59 of 100"),
         ([], "98%"),
     ],
 )
@@ -80,15 +81,9 @@ def test_bars_of_the_rows(rows, words):
         assert words in said
 
 
-def test_one_false_alarm_without_a_fault_is_too_many():
+def test_one_false_alarm_without_a_fault_is_too_many_and_a_chosen_few_may_act_outside():
     assert any("false alarm" in said for said in broken([ROW] * 60, alarms=1))
-
-
-def test_most_of_a_whole_self_test_must_act_inside_of_engine_nnsight_or_relay():
-    too_few = [INSIDE] * 59 + [ROW] * 41
-    [words] = broken(too_few, whole=True)
-    assert "60% injected inside" in words and "59 of 100" in words
-    assert broken(too_few) == ()
+    assert broken([INSIDE] * 59 + [ROW] * 41) == ()
 
 
 def limit(most, size=1.0, kind=Kind.GAIN):
@@ -166,18 +161,16 @@ def test_the_stored_table_is_read_back_as_it_was():
     assert from_json(SelfTest, to_json(found)) == found
 
 
-def test_none_of_n_alarms_bounds_their_rate():
-    assert clopper_pearson(0, 300) == pytest.approx((0.0, 1 - 0.05 ** (1 / 300)))
-
-
-def test_all_of_n_is_the_mirror_of_none():
-    low, high = clopper_pearson(40, 40)
-    assert (low, high) == pytest.approx((0.05 ** (1 / 40), 1.0))
-
-
-def test_a_published_value():
-    # Clopper and Pearson's own example: 10 of 100 at 95 %.
-    assert clopper_pearson(10, 100) == pytest.approx((0.0490, 0.1762), abs=5e-5)
+@pytest.mark.parametrize(
+    ("count", "total", "interval"),
+    [
+        (0, 300, (0.0, 1 - 0.05 ** (1 / 300))),
+        (40, 40, (0.05 ** (1 / 40), 1.0)),
+        (10, 100, (0.0490, 0.1762)),  # Clopper and Pearson's own example
+    ],
+)
+def test_the_interval_of_a_rate_is_the_published_one(count, total, interval):
+    assert clopper_pearson(count, total) == pytest.approx(interval, abs=5e-5)
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
