@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from conformance.commands.selftest.faulty_columns import FaultyColumn
+from conformance.commands.selftest.faulty_columns import FaultyColumn, Plan
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.measures.relations import BITWISE
 from conformance.judge.runs import OneModel
 from conformance.runner.store import RunFolder
 from conformance.spec.records import (
     Attribution,
-    Backend,
     Cell,
     CellResult,
     Column,
     Judged,
-    Model,
     Precision,
     Side,
     Site,
@@ -64,20 +62,14 @@ def merged(parts: Iterable[Verdicts]) -> Verdicts:
 
 
 def results(
-    run: RunFolder,
-    model: Model,
-    backends: Sequence[Backend],
-    faulty: Sequence[FaultyColumn],
-    fault_free: Sequence[Cell],
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
+    run: RunFolder, plan: Plan, scenarios: Mapping[str, Scenario], thresholds: Thresholds
 ) -> Verdicts:
-    """Return the verdicts on a model's fault-free cells, as in any run, and on its faulty cells,
+    """Return the verdicts on one model's fault-free cells, as in any run, and on its faulty cells,
     judged together with fault-free cells. A fault of float32 is judged in float32 alone, one of
     bf16 with the fault-free float32 of its column, as in a run.
     """
-    plain = [cell for cell in fault_free if cell.model == model.id]
-    sound = tuple(map(Column, backends))
+    plain, [model] = plan.fault_free, plan.models
+    sound = tuple(map(Column, plan.backends))
     context = (scenarios, thresholds)
     by_cell: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
@@ -86,8 +78,8 @@ def results(
         (Precision.FLOAT32, (Precision.FLOAT32,)),
         (BF16, tuple(Precision)),
     ):
-        in_precision = [column for column in faulty if column.precision is precision]
-        cells = [cell for column in in_precision for cell in column.cells if cell.model == model.id]
+        in_precision = [column for column in plan.faulty if column.precision is precision]
+        cells = [cell for column in in_precision for cell in column.cells]
         columns = (*sound, *(column.as_judged() for column in in_precision))
         judge = OneModel(run, model, columns, *context, judged_in)
         judged = judge.judge_cells([*plain, *cells])

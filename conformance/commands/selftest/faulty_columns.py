@@ -23,11 +23,26 @@ from conformance.commands.selftest.fault import (
     Variant,
 )
 from conformance.errors import ConformanceError
+from conformance.judge.expectations import Entry
+from conformance.judge.expectations.assess import explains
+from conformance.judge.expectations.conditions import holds, where_in
+from conformance.judge.runs.one_model import model_info
 from conformance.runner.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.runner.scheduling import Planned, TimeLimits
 from conformance.runner.store import RunFolder, gathered_in, link
 from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT, alone, case_of
-from conformance.spec.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
+from conformance.spec.records import (
+    Backend,
+    Case,
+    Cell,
+    CellResult,
+    Column,
+    Group,
+    Job,
+    Model,
+    Precision,
+    Side,
+)
 from conformance.spec.scenario import PAIR, Scenario
 
 ENGINE = "conformance.commands.selftest.injecting.engine:open_engine"
@@ -36,6 +51,8 @@ SHARED = "faults"
 #: The approximate number of cells per load. A load takes some seconds, and so does a cell of a real
 #: model in float32; larger groups would leave processors idle.
 CELLS_OF_A_LOAD = 50
+#: How many times a detection limit is measured.
+TRIALS = 10
 #: Timeouts for cells that are meant to hang.
 SHORT = TimeLimits(cell=10.0, load=120.0, close=10.0)
 
@@ -159,12 +176,100 @@ def fault_free_cells(
     )
 
 
-def jobs(
-    run: RunFolder,
-    faulty: Sequence[FaultyColumn],
+@dataclass(frozen=True)
+class Measured:
+    """The cases of a model whose detection limits are measured (None: all of them)."""
+
+    model: str
+    cases: tuple[str, ...] | None = None
+    trials: int = TRIALS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a self-test injects, and which detection limits it measures. A `whole` one has every
+    fault and backend, and checks the share of faults inside engine, nnsight or relay.
+    """
+
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    faulty: tuple[FaultyColumn, ...]
+    fault_free: tuple[Cell, ...]
+    gaps: tuple[Entry, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    whole: bool = False
+
+    def only(self, model: Model, *, limits: bool = True) -> Plan:
+        """Return the part for one model, without its detection limits if `limits` is false."""
+        faulty = tuple(column for column in self.faulty if column.model == model.id)
+        fault_free = tuple(cell for cell in self.fault_free if cell.model == model.id)
+        measured = tuple(one for one in self.measured if limits and one.model == model.id)
+        return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)
+
+    def excusing(self, run: RunFolder) -> Callable[[Cell, CellResult], bool]:
+        """Return whether a result of a cell is a known gap under the conditions of this run: those
+        of the fault-free column in bf16, as an engine may refuse float32. An error of the harness
+        is never excused.
+        """
+        where = {
+            (model.id, backend.id): where_in(
+                run.group(model.id, gathered_in(backend.id, Precision.BF16))
+                or Group(model.id, backend.id),
+                model.architecture,
+                model_info(run, model).config,
+            )
+            for model in self.models
+            for backend in self.backends
+        }
+
+        def excused(cell: Cell, result: CellResult) -> bool:
+            return not result.harness and any(
+                cell in gap
+                and holds(gap.when, where[cell.model, cell.backend])
+                and explains(gap, result)
+                for gap in self.gaps
+            )
+
+        return excused
+
+    def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
+        """Return the cells that must not be flagged: the fault-free ones but for known gaps."""
+        excused = self.excusing(run)
+        return tuple(cell for cell in self.fault_free if not excused(cell, by_cell[cell.id]))
+
+
+def plan(
+    faults: Sequence[Fault],
     models: Sequence[Model],
     backends: Sequence[Backend],
-    fault_free: Sequence[Cell],
+    fault_free: Sequence[Cell] = (),
+    *,
+    most: int | None = None,
+    gaps: Sequence[Entry] = (),
+    measured: tuple[Measured, ...] = (),
+    whole: bool = False,
+    general: Sequence[str] | None = None,
+) -> Plan:
+    """Return the plan with every faulty column; `fault_free` cells are added. Models outside
+    `general` (None: all are in it) get only faults that no other model has.
+    """
+    faulty = tuple(
+        column
+        for model, own in shared_out(faults, models, general)
+        for column in columns(own, model, backends, most)
+    )
+    if not faulty:
+        raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
+    corresponding = fault_free_cells(faulty, models, backends)
+    everything = tuple(dict.fromkeys((*corresponding, *fault_free)))
+    used = {cell.backend for cell in everything}
+    running = tuple(backend for backend in backends if backend.id in used)
+    return Plan(tuple(models), running, faulty, everything, tuple(gaps), measured, whole)
+
+
+def jobs(
+    run: RunFolder,
+    plan: Plan,
     scenarios: Mapping[str, Scenario],
     *,
     folder: Path | tuple[Path, ...],
@@ -175,9 +280,9 @@ def jobs(
     """
     planned = planned_jobs(
         run,
-        models,
-        (*map(Column, backends), *{column.id: column.as_run() for column in faulty}.values()),
-        [*fault_free, *(cell for column in faulty for cell in column.cells)],
+        plan.models,
+        (*map(Column, plan.backends), *{one.id: one.as_run() for one in plan.faulty}.values()),
+        [*plan.fault_free, *(cell for column in plan.faulty for cell in column.cells)],
         scenarios,
         folder=folder,
         cache=cache,
@@ -186,7 +291,7 @@ def jobs(
     by_id = {job.id: job for job in planned}
     single: dict[str, Planned] = {}
     brief: list[Planned] = []
-    for column in faulty:
+    for column in plan.faulty:
         if column.precision is Precision.BF16:
             beside = run.group_folder(column.model, gathered_in(column.id, Precision.FLOAT32)).path
             beside.parent.mkdir(parents=True, exist_ok=True)
@@ -203,10 +308,10 @@ def jobs(
             brief.append(replace(job, limits=SHORT))
         else:
             single[name] = replace(job, make=partial(_make_expecting, job.make, column.backend))
-    shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
+    shared = _shared_jobs(run, [one for one in plan.faulty if not one.variant.fault.alone], by_id)
     of_faults = {
         f"{column.model}:{gathered_in(column.id, precision)}"
-        for column in faulty
+        for column in plan.faulty
         for precision in Precision
     }
     sound = [job for job in planned if job.id not in of_faults]

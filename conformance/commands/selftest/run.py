@@ -13,25 +13,20 @@ import torch
 from conformance.commands.selftest import controls, examine, faulty_columns, sensitivity, table
 from conformance.commands.selftest.fault import ALL, CLIENTS, Fault
 from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.faulty_columns import Measured, Plan, plan
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.expectations import Entry
-from conformance.judge.expectations.assess import explains
-from conformance.judge.expectations.conditions import holds, where_in
-from conformance.judge.runs.one_model import model_info
 from conformance.runner.planning import machine
 from conformance.runner.planning.plan import cells, matcher
 from conformance.runner.processes.parallel import side_by_side
 from conformance.runner.scheduling import Event, TimeLimits
 from conformance.runner.scheduling import run as run_jobs
-from conformance.runner.store import ObservationCache, RunFolder, gathered_in, open_run
+from conformance.runner.store import ObservationCache, RunFolder, open_run
 from conformance.runner.store.files import write_record
 from conformance.spec.records import (
     Backend,
-    Cell,
-    CellResult,
     Column,
-    Group,
     Model,
     Precision,
     Thresholds,
@@ -88,97 +83,6 @@ class SelfTestRequest:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The cases of a model whose detection limits are measured (None: all of them)."""
-
-    model: str
-    cases: tuple[str, ...] | None = None
-    trials: int = sensitivity.TRIALS
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a self-test injects, and which detection limits it measures. A `whole` one has every
-    fault and backend, and checks the share of faults inside engine, nnsight or relay.
-    """
-
-    models: tuple[Model, ...]
-    backends: tuple[Backend, ...]
-    faulty: tuple[faulty_columns.FaultyColumn, ...]
-    fault_free: tuple[Cell, ...]
-    gaps: tuple[Entry, ...] = ()
-    measured: tuple[Measured, ...] = ()
-    whole: bool = False
-
-    def only(self, model: Model, *, limits: bool = True) -> Plan:
-        """Return the part for one model, without its detection limits if `limits` is false."""
-        faulty = tuple(column for column in self.faulty if column.model == model.id)
-        fault_free = tuple(cell for cell in self.fault_free if cell.model == model.id)
-        measured = tuple(one for one in self.measured if limits and one.model == model.id)
-        return Plan((model,), self.backends, faulty, fault_free, self.gaps, measured)
-
-    def excusing(self, run: RunFolder) -> Callable[[Cell, CellResult], bool]:
-        """Return whether a result of a cell is a known gap under the conditions of this run: those
-        of the fault-free column in bf16, as an engine may refuse float32. An error of the harness
-        is never excused.
-        """
-        where = {
-            (model.id, backend.id): where_in(
-                run.group(model.id, gathered_in(backend.id, Precision.BF16))
-                or Group(model.id, backend.id),
-                model.architecture,
-                model_info(run, model).config,
-            )
-            for model in self.models
-            for backend in self.backends
-        }
-
-        def excused(cell: Cell, result: CellResult) -> bool:
-            return not result.harness and any(
-                cell in gap
-                and holds(gap.when, where[cell.model, cell.backend])
-                and explains(gap, result)
-                for gap in self.gaps
-            )
-
-        return excused
-
-    def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
-        """Return the cells that must not be flagged: the fault-free ones but for known gaps."""
-        excused = self.excusing(run)
-        return tuple(cell for cell in self.fault_free if not excused(cell, by_cell[cell.id]))
-
-
-def plan(
-    faults: Sequence[Fault],
-    models: Sequence[Model],
-    backends: Sequence[Backend],
-    fault_free: Sequence[Cell] = (),
-    *,
-    most: int | None = None,
-    gaps: Sequence[Entry] = (),
-    measured: tuple[Measured, ...] = (),
-    whole: bool = False,
-    general: Sequence[str] | None = None,
-) -> Plan:
-    """Return the plan with every faulty column; `fault_free` cells are added. Models outside
-    `general` (None: all are in it) get only faults that no other model has.
-    """
-    faulty = tuple(
-        column
-        for model, own in faulty_columns.shared_out(faults, models, general)
-        for column in faulty_columns.columns(own, model, backends, most)
-    )
-    if not faulty:
-        raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
-    corresponding = faulty_columns.fault_free_cells(faulty, models, backends)
-    everything = tuple(dict.fromkeys((*corresponding, *fault_free)))
-    used = {cell.backend for cell in everything}
-    columns = tuple(backend for backend in backends if backend.id in used)
-    return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured, whole)
-
-
-@dataclass(frozen=True)
 class SelfTestRun:
     """A self-test: its folder, its plan and what it is judged by."""
 
@@ -196,18 +100,10 @@ class SelfTestRun:
         on_event: Callable[[Event], None],
     ) -> bool:
         """Gather all observations. Return False if interrupted."""
-        members = faulty_columns.jobs(
-            self.folder,
-            self.plan.faulty,
-            self.plan.models,
-            self.plan.backends,
-            self.plan.fault_free,
-            self.scenarios,
-            folder=scenario_folders,
-            cache=cache,
-        )
         summary = run_jobs(
-            members,
+            faulty_columns.jobs(
+                self.folder, self.plan, self.scenarios, folder=scenario_folders, cache=cache
+            ),
             logs=self.folder.path / "zygotes",
             jobs=jobs,
             limits=TimeLimits(),
@@ -239,24 +135,16 @@ class SelfTestRun:
 
     def judge_model(self) -> examine.Verdicts:
         """Judge a plan of one model."""
-        plan, [model] = self.plan, self.plan.models
-        verdicts = examine.results(
-            self.folder,
-            model,
-            plan.backends,
-            plan.faulty,
-            plan.fault_free,
-            self.scenarios,
-            self.thresholds,
-        )
+        [model] = self.plan.models
+        verdicts = examine.results(self.folder, self.plan, self.scenarios, self.thresholds)
         limits = [
             limit
-            for measured in plan.measured
+            for measured in self.plan.measured
             for precision in Precision
             for limit in sensitivity.limits(
                 self.folder,
                 model,
-                plan.backends,
+                self.plan.backends,
                 self.scenarios,
                 self.thresholds,
                 precision=precision,

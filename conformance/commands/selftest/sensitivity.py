@@ -52,7 +52,6 @@ _STEPS = 4
 #: In deep or wide models the rounding errors are larger. Faults must be found from this multiple of
 #: them on: the factor that any value in float32 is allowed.
 ROUNDINGS = 100.0
-TRIALS = 10
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def limits(
     thresholds: Thresholds,
     *,
     precision: Precision = Precision.FLOAT32,
-    trials: int = TRIALS,
+    trials: int,
     cases: Sequence[str] | None = None,
 ) -> list[Limit]:
     """Return the limits of every fault-free cell (None) or those of some `cases` of a stored run,

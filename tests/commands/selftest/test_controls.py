@@ -10,8 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.commands.selftest import controls, run
+from conformance.commands.selftest import controls
 from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.faulty_columns import Measured, plan
 from conformance.commands.selftest.show import show_controls
 from conformance.errors import ExitCode
 from conformance.judge.cell.judgement import Judgement
@@ -44,8 +45,8 @@ def test_every_broken_gate_must_be_red_and_the_sound_judge_green(outcomes, held)
 
 def test_one_models_part_has_its_own_faults_and_fault_free_cells() -> None:
     models = [Model(name, name, (Source("tiny"),)) for name in ("llama", "gpt2")]
-    measured = tuple(run.Measured(model.id) for model in models)
-    whole = run.plan([FAULTS["mlp-lost"]], models, (Backend("hf", "hf"),), measured=measured)
+    measured = tuple(Measured(model.id) for model in models)
+    whole = plan([FAULTS["mlp-lost"]], models, (Backend("hf", "hf"),), measured=measured)
     part = whole.only(models[1])
     assert part.models == (models[1],)
     assert part.measured == (measured[1],)

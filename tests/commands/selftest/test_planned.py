@@ -11,6 +11,7 @@ import pytest
 from conformance.commands.selftest import run
 from conformance.commands.selftest.fault import CLIENTS
 from conformance.commands.selftest.faults import FAULTS
+from conformance.commands.selftest.faulty_columns import Measured, Plan, plan
 from conformance.errors import ConformanceError
 from conformance.judge.expectations import Conditions, Entry, Match
 from conformance.runner.store import RunFolder, open_run
@@ -31,28 +32,28 @@ KNOWN = manifest.load(ROOT / "models.yaml")
 HF = tuple(backend for backend in KNOWN.backends if backend.id == "hf")
 
 
-def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
-    return run.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
+def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> Plan:
+    return plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
 
 
 def test_a_fault_of_experts_and_its_fault_free_cells_are_those_of_models_that_have_some() -> None:
-    plan = planned("router-tie", "error-swallowed")
-    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
+    found = planned("router-tie", "error-swallowed")
+    injected = {(one.model, one.variant.fault.id) for one in found.faulty}
     assert ("mixtral", "router-tie") in injected
     assert ("llama", "router-tie") not in injected
     assert ("llama", "error-swallowed") in injected
-    assert Cell("mixtral", "hf", "router", "all") in plan.fault_free
+    assert Cell("mixtral", "hf", "router", "all") in found.fault_free
     assert not [
-        cell for cell in plan.fault_free if (cell.model, cell.scenario) == ("llama", "router")
+        cell for cell in found.fault_free if (cell.model, cell.scenario) == ("llama", "router")
     ]
 
 
 def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
     faults = [FAULTS[name] for name in ("router-tie", "error-swallowed")]
-    plan = run.plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
-    injected = {(one.model, one.variant.fault.id) for one in plan.faulty}
+    found = plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
+    injected = {(one.model, one.variant.fault.id) for one in found.faulty}
     assert injected == {("mixtral", "router-tie"), ("llama", "error-swallowed")}
-    again = run.plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
+    again = plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
     injected = {(one.model, one.variant.fault.id) for one in again.faulty}
     assert injected == {("mixtral", "router-tie"), ("mixtral", "error-swallowed")}
 
@@ -60,16 +61,16 @@ def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
 def test_only_what_a_known_gap_explains_is_no_alarm(tmp_path: Path) -> None:
     match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
     gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")
-    plan = planned("error-swallowed", gaps=(gap,))
-    [cell] = [cell for cell in plan.fault_free if cell in gap]
+    found = planned("error-swallowed", gaps=(gap,))
+    [cell] = [cell for cell in found.fault_free if cell in gap]
 
     def left(verdict: Verdict, words: str, *, harness: bool = False) -> set[Cell]:
         judged = {
             one.id: result(one.model, one.backend, one.scenario, one.case)
-            for one in plan.fault_free
+            for one in found.fault_free
         }
         judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words, harness=harness)
-        return set(plan.fault_free) - set(plan.sound(RunFolder(tmp_path), judged))
+        return set(found.fault_free) - set(found.sound(RunFolder(tmp_path), judged))
 
     assert left(Verdict.WRONG, "holds the layer before") == {cell}
     assert left(Verdict.WRONG, "holds the layer before", harness=True) == set()
@@ -91,7 +92,7 @@ def test_a_gap_explains_nothing_under_other_circumstances(
     tmp_path: Path, when: Conditions, *, excused: bool
 ) -> None:
     gap = Entry(Match(backend="vllm*"), Verdict.WRONG, "why", TODAY, says="off", when=when)
-    plan = planned("error-swallowed", gaps=(gap,))
+    found = planned("error-swallowed", gaps=(gap,))
     folder = RunFolder(tmp_path)
     identity = {"model": "TransformersForCausalLM", "device": "cpu"}
     folder.group_folder("llama", "vllm-pp1").write_group(
@@ -103,9 +104,9 @@ def test_a_gap_explains_nothing_under_other_circumstances(
             verdict=Verdict.WRONG,
             reason="1 observation is off",
         )
-        for one in plan.fault_free
+        for one in found.fault_free
     }
-    flagged = plan.sound(folder, judged)
+    flagged = found.sound(folder, judged)
     assert excused is all((one.model, one.backend) != ("llama", "vllm-pp1") for one in flagged)
     assert any(one.backend == "hf" for one in flagged)
 
@@ -124,17 +125,17 @@ def request(*models: str, **more: Any) -> run.SelfTestRequest:
     return replace(asked, **more)
 
 
-def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
+def asked(models: tuple[str, ...], **more: Any) -> Plan:
     return run._planned(request(*models, **more), SCENARIOS)
 
 
 def test_limits_are_measured_of_every_case_of_one_model_and_of_a_few_of_the_first() -> None:
-    few = run.Measured("gpt2", run.QUICK_MEASURED, run.QUICK_TRIALS)
-    assert asked(("gpt2", "llama")).measured == (few, run.Measured("llama"))
-    assert asked(("llama", "gpt2")).measured == (run.Measured("llama"),)
+    few = Measured("gpt2", run.QUICK_MEASURED, run.QUICK_TRIALS)
+    assert asked(("gpt2", "llama")).measured == (few, Measured("llama"))
+    assert asked(("llama", "gpt2")).measured == (Measured("llama"),)
     assert asked(("gpt2", "llama"), quick=True).measured == (few,)
     assert asked(("gpt2", "llama"), expression="mlp-lost").measured == (few,)
-    every = (run.Measured("gpt2"), run.Measured("llama"))
+    every = (Measured("gpt2"), Measured("llama"))
     assert asked(("gpt2", "llama"), quick=True, sensitivity=True).measured == every
     cases = {case.key for one in SCENARIOS.values() for case in one.expand(4)}
     assert cases.issuperset(run.QUICK_MEASURED)
@@ -144,12 +145,12 @@ def test_where_faults_act_is_asked_where_none_and_no_backend_is_left_out() -> No
     assert asked(("llama",)).whole and asked(("llama",), quick=True).whole
     assert not asked(("llama",), expression="mlp-lost").whole
     assert not asked(("llama",), backends=HF).whole
-    plan = asked(("llama",))
-    assert not plan.only(plan.models[0]).whole, "the faults of one model are a part"
+    found = asked(("llama",))
+    assert not found.only(found.models[0]).whole, "the faults of one model are a part"
 
 
-def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
-    return run.plan(
+def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> Plan:
+    return plan(
         [FAULTS[name] for name in names],
         [model for model in KNOWN.models if model.id in models],
         run.default_backends(KNOWN.backends),
@@ -160,20 +161,20 @@ def of_manifest(models: tuple[str, ...], *names: str, general: Any) -> run.Plan:
 def test_each_kind_of_fault_between_clients_is_in_the_whole_selftest_of_one_tiny_model() -> None:
     names = [fault.id for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
     assert len(names) == 3
-    plan = of_manifest(run.MODELS, *names, general=run.MODELS)
-    injected = {(one.model, one.backend.id, one.variant.fault.id) for one in plan.faulty}
+    found = of_manifest(run.MODELS, *names, general=run.MODELS)
+    injected = {(one.model, one.backend.id, one.variant.fault.id) for one in found.faulty}
     assert injected == {("llama", backend, name) for backend in CLIENTS for name in names}
     named = of_manifest(("gpt2",), *names, general=None)  # by somebody who asks for that model
     assert {one.backend.id for one in named.faulty} == set(CLIENTS)
 
 
 def test_beside_clients_only_what_they_send_runs_without_a_fault() -> None:
-    plan = of_manifest(("llama",), "client-rows", "zeros", general=None)
-    fault_free = {(cell.backend, cell.scenario) for cell in plan.fault_free}
+    found = of_manifest(("llama",), "client-rows", "zeros", general=None)
+    fault_free = {(cell.backend, cell.scenario) for cell in found.fault_free}
     traced = {(name, "read_all") for name in ("hf", "vllm-pp1", "vllm-pp2")}
     assert fault_free == traced | {(name, "tenants") for name in CLIENTS}
-    plan = of_manifest(("llama",), "zeros", general=None)
-    assert {backend.id for backend in plan.backends} == {"hf", "vllm-pp1", "vllm-pp2"}
+    found = of_manifest(("llama",), "zeros", general=None)
+    assert {backend.id for backend in found.backends} == {"hf", "vllm-pp1", "vllm-pp2"}
 
 
 def small(reports: Path, **more: Any) -> run.SelfTestRequest:

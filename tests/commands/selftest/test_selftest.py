@@ -12,7 +12,7 @@ from conformance.commands.selftest import run
 from conformance.commands.selftest.controls import CONTROLS
 from conformance.commands.selftest.fault import Fault
 from conformance.commands.selftest.faults import FAULTS
-from conformance.commands.selftest.faulty_columns import fault_free_cells
+from conformance.commands.selftest.faulty_columns import fault_free_cells, plan
 from conformance.commands.shared import execution
 from conformance.judge.expectations import load_expectations
 from conformance.report import html
@@ -90,7 +90,7 @@ class Gathered:
 
     def __init__(self, reports: Path, models, backends, faults) -> None:
         known = manifest.load(ROOT / "models.yaml")
-        plan = run.plan(
+        planned = plan(
             [reduced(name) for name in faults],
             [model for model in known.models if model.id in models],
             [backend for backend in known.backends if backend.id in backends],
@@ -99,24 +99,24 @@ class Gathered:
         )
         folder = execution.begin(
             reports,
-            plan.models,
-            tuple(map(Column, plan.backends)),
-            plan.fault_free,
+            planned.models,
+            tuple(map(Column, planned.backends)),
+            planned.fault_free,
             scenarios=SCENARIOS,
             thresholds=Thresholds(),
             jobs=2,
         )
-        self.whole = run.SelfTestRun(folder, plan, ours.scenarios(), Thresholds())
+        self.whole = run.SelfTestRun(folder, planned, ours.scenarios(), Thresholds())
         assert self.whole.gather(SCENARIOS, cache=cache_folder(), jobs=2, on_event=lambda _: None)
         self.sound = self.whole.judge()
         self.table = self.whole.tabulate(self.sound)
 
     def only(self, fault: str) -> run.SelfTestRun:
         """The part that injects this fault, with the fault-free cells that it needs."""
-        plan = self.whole.plan
-        faulty = tuple(one for one in plan.faulty if one.variant.fault.id == fault)
-        fault_free = fault_free_cells(faulty, plan.models, plan.backends)
-        return replace(self.whole, plan=replace(plan, faulty=faulty, fault_free=fault_free))
+        whole = self.whole.plan
+        faulty = tuple(one for one in whole.faulty if one.variant.fault.id == fault)
+        fault_free = fault_free_cells(faulty, whole.models, whole.backends)
+        return replace(self.whole, plan=replace(whole, faulty=faulty, fault_free=fault_free))
 
 
 @pytest.fixture(scope="module")
