@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from conformance.judge.cell.reference import BASELINE_RUNS_DIFFER
-from conformance.judge.expectations import Entry, KnownGaps
+from conformance.judge.expectations import KnownGaps
 from conformance.judge.expectations.assess import explains, find_applying
 from conformance.judge.expectations.conditions import Where, holds
 from conformance.judge.expectations.sizes import says_nothing
@@ -206,13 +206,10 @@ def find_reason(known: KnownGaps, cell: CellResult, plain: Cell, where: Where) -
     direct = {known.entries[index].reason for index in find_applying(known, plain, where)}
     for entry in known.entries:
         elsewhere = (
-            not says_nothing(entry.says) and holds(entry.when, where) and _same_place(entry, plain)
+            not says_nothing(entry.says)
+            and holds(entry.when, where)
+            and any(plain in replace(match, scenario="*", case="*") for match in entry.matches)
         )
         if (entry.reason in direct or elsewhere) and explains(entry, cell):
             return " ".join(entry.reason.split())
     return ""
-
-
-def _same_place(entry: Entry, plain: Cell) -> bool:
-    """Return whether an entry is for this model and column, in any scenario."""
-    return any(plain in replace(match, scenario="*", case="*") for match in entry.matches)

@@ -116,7 +116,8 @@ def _operation(chance: Random, program: Program, shape: ModelShape) -> Operation
         return Operation(do, layer=layer, prompt=chance.randrange(len(program.prompts)))
     places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
     part = chance.choice(places)
-    if do.takes and chance.random() < TO_LOGITS and _read_at_logits(program):
+    of_logits = (op for op in program.operations if op.part is ModelPart.LOGITS and op.do.reads)
+    if do.takes and chance.random() < TO_LOGITS and any(of_logits):
         part = ModelPart.LOGITS  # logits are one place of many, and their values fit nowhere else
     operation = Operation(
         do,
@@ -157,7 +158,3 @@ def _taking(chance: Random, operation: Operation, program: Program, shape: Model
     if operation.layer is not None:  # in most cases a later layer
         operation = replace(operation, layer=chance.randrange(giver.layer or 0, shape.layers))
     return replace(operation, value=value)
-
-
-def _read_at_logits(program: Program) -> bool:
-    return any(op.do.reads and op.part is ModelPart.LOGITS for op in program.operations)

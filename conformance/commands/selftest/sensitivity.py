@@ -200,7 +200,8 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
         faults = [fault for chance in chances if (fault := doses.fault(cell, kind, chance))]
         enough = sorted(_smallest_doses(cell, faults, tried, thresholds))
         if enough:
-            half, most = (_found_in(enough, share) for share in (0.5, 0.95))
+            ranked = (enough[math.ceil(share * len(enough)) - 1] for share in (0.5, 0.95))
+            half, most = (None if math.isinf(dose) else dose for dose in ranked)
             identity = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
             limits.append(Limit(*identity, half, most, size, largest=tried[0]))
     return limits
@@ -228,12 +229,6 @@ def _size_of_effect(cell: _Cell) -> float:
     before, after = (metrics.rows(reference[site]) for site in (clean_site(first), first))
     shares = metrics.ratio((after - before).norm(dim=-1), before.norm(dim=-1))
     return float(shares[touched(cell, first)].median())
-
-
-def _found_in(enough: Sequence[float], share: float) -> float | None:
-    """Return the dose that was enough in this share of the trials, None if none was."""
-    dose = enough[math.ceil(share * len(enough)) - 1]
-    return None if math.isinf(dose) else dose
 
 
 def _smallest_doses(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -29,9 +29,13 @@ class Lines:
 
 def show(outcome: SelfTest, console: Console) -> None:
     """Print faults × scenarios × backends, the totals, and the misses with their reasons."""
-    section = selftest_section.section(outcome)
-    complaints = (Note(Text(words, Family.WRONG)) for words in _complaints(outcome))
-    terminal.blocks([section, *complaints], console)
+    complaints = [
+        *(f"{row.id}: {words}" for row in outcome.rows if (words := complaint(row))),
+        *(f"false alarm {one.id}: {one.verdict}: {one.reason}" for one in outcome.alarms),
+        *(f"does not hold: {words}" for words in outcome.broken),
+    ]
+    notes = (Note(Text(words, Family.WRONG)) for words in complaints)
+    terminal.blocks([selftest_section.section(outcome), *notes], console)
     console.print(
         f"self-test {'failed' if outcome.broken else 'passed'} in {outcome.seconds:.0f} s"
     )
@@ -50,16 +54,6 @@ def show_controls(outcomes: Iterable[tuple[str, tuple[str, ...]]], console: Cons
         console.print(f"{name:<22} {'red' if red else 'green':<6} {words}", soft_wrap=True)
     console.print("each control is red" if as_expected else "does not hold")
     return as_expected
-
-
-def _complaints(outcome: SelfTest) -> Iterator[str]:
-    for row in outcome.rows:
-        if words := complaint(row):
-            yield f"{row.id}: {words}"
-    for alarm in outcome.alarms:
-        yield f"false alarm {alarm.id}: {alarm.verdict}: {alarm.reason}"
-    for words in outcome.broken:
-        yield f"does not hold: {words}"
 
 
 def complaint(row: Row) -> str:

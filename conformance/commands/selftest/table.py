@@ -72,22 +72,16 @@ def bars(
         complaints.append(f"{INSIDE:.0%} injected inside engine, nnsight or relay: {totals.inside}")
     if totals.alarms.count:
         complaints.append(f"no false alarm: {totals.alarms}")
-    complaints += [f"{name} is never caught" for name in _never(rows)]
-    complaints += broken(limits)[:1]
-    return tuple(complaints)
-
-
-def _never(rows: Sequence[Row]) -> list[str]:
-    """Return the faults that were injected into a backend and not caught at any place and dose of
-    any model, misses below the bound included.
-    """
-    caught_by_name: dict[str, bool] = {}
+    # At no place and dose of any model, misses below the bound included.
+    caught: dict[str, bool] = {}
     for row in rows:
         if row.ending in {Ending.CAUGHT, Ending.MISSED, Ending.BELOW}:
             name = f"{row.fault} on {row.backend}"
-            caught = row.ending is Ending.CAUGHT and row.right_verdict
-            caught_by_name[name] = caught_by_name.get(name, False) or caught
-    return [name for name, caught in caught_by_name.items() if not caught]
+            right = row.ending is Ending.CAUGHT and row.right_verdict
+            caught[name] = caught.get(name, False) or right
+    complaints += [f"{name} is never caught" for name, is_caught in caught.items() if not is_caught]
+    complaints += broken(limits)[:1]
+    return tuple(complaints)
 
 
 def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:

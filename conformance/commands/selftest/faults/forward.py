@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -133,19 +134,6 @@ def slots(model: nn.Module, now: Moment) -> list[Any]:
     return [model.register_forward_pre_hook(hook)]
 
 
-class _Bypassed:
-    """Modules that run without nnsight's hooks until this is removed."""
-
-    def __init__(self, forwards: list[tuple[nn.Module, Any]]) -> None:
-        self.forwards = forwards
-        for module, _ in forwards:
-            del module.__dict__["forward"]
-
-    def remove(self) -> None:
-        for module, forward in self.forwards:
-            module.__dict__["forward"] = forward
-
-
 # Cases that read only logits still pass.
 @FORWARD.fault(
     "hooks-skipped",
@@ -158,8 +146,17 @@ def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
     """The engine goes around nnsight's hooks, as a replayed graph does; what reads nothing but
     logits is right all the same.
     """
-    forwards = [(module, module.__dict__.get("forward")) for module in model.modules()]
-    return [_Bypassed([(module, forward) for module, forward in forwards if forward is not None])]
+    forwards = [
+        (module, forward)
+        for module in model.modules()
+        if (forward := module.__dict__.pop("forward", None)) is not None
+    ]
+
+    def restore() -> None:
+        for module, forward in forwards:
+            module.__dict__["forward"] = forward
+
+    return [SimpleNamespace(remove=restore)]
 
 
 @FORWARD.fault(

@@ -24,8 +24,6 @@ from conformance.spec.records import Precision, Side, Verdict
 
 EVERY = ("first", "middle", "last")
 OFF = (Verdict.WRONG, Verdict.DRIFT)
-#: Architectures whose layers on vLLM return two summands.
-DUAL = ("llama", "gemma2")
 
 SERVED = FaultFamily(
     side=Side.NNSIGHT,
@@ -105,18 +103,6 @@ def half(value: Tensor, now: Moment) -> Any:
     if torch.equal(output[0], value):
         raise Inexpressible("the first part is the whole stream")
     return output[0].clone()
-
-
-SERVED.add(
-    "raw-half",
-    half,
-    "A module's output holds one summand of the stream alone, in a trace that reads the modules "
-    "themselves.",
-    cases="raw.read_sum",
-    backends=VLLM,
-    architectures=DUAL,
-    places=EVERY,
-)
 
 
 @SERVED.fault(

@@ -214,11 +214,6 @@ def _replaced(owner: Any, name: str, value: Any) -> SimpleNamespace:
     return SimpleNamespace(remove=patch.stop)
 
 
-def without_largest(logits: Tensor) -> Tensor:
-    """Exclude each row's largest logit, so that the second largest is chosen."""
-    return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
-
-
 @SAMPLED.fault("runner-up", cases=("multigen.read", "result.all"), doses=(0, 3))
 def runner_up(model: nn.Module, now: Moment) -> list[Any]:
     """In one step the engine generates the second best id and goes on from it, so that logits and
@@ -227,7 +222,9 @@ def runner_up(model: nn.Module, now: Moment) -> list[Any]:
     steps = count()
 
     def weigh(logits: Tensor) -> Tensor:
-        return without_largest(logits) if next(steps) == int(now.dose) else logits
+        if next(steps) != int(now.dose):
+            return logits
+        return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
 
     return [_in_generate(model, weigh) if hasattr(model, "generate") else _in_sampler(weigh)]
 
