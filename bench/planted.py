@@ -28,7 +28,7 @@ from conformance.runner.scheduling import TimeLimits
 from conformance.runner.scheduling import run as run_jobs
 from conformance.spec.checkpoints import cache_folder, locate, obtain
 from conformance.spec.inputs import manifest
-from conformance.spec.records import Backend, Cell, Column, Model, Precision, Thresholds
+from conformance.spec.records import Backend, Cell, Column, Model, Precision
 
 FAULTS = (
     "layer-off.middle", "zeros.middle", "permuted.last", "token-off.middle=1",
@@ -51,12 +51,11 @@ def tried(
     """How each program fails on each column, where it does."""
     batch = batches.begin(
         place, model, trials, precisions=(Precision.FLOAT32,), cache=cache_folder(),
-        thresholds=Thresholds(),
     )  # fmt: skip
     jobs = [replace(job, launch=launch(Column(HF))) for job in batch.planned.values()]
     limits = TimeLimits(cell=30.0)
     run_jobs(jobs, logs=batch.run.path / "zygotes", jobs=2, limits=limits, device=conditions())
-    results = batch.judged(Thresholds())
+    results = batch.judged()
     found = {}
     for trial in trials:
         for backend in trial.backends:

@@ -13,7 +13,7 @@ import torch
 
 from conformance.judge.runs.one_model import judge_model
 from conformance.runner.planning.jobs import planned_jobs
-from conformance.runner.scheduling import Planned
+from conformance.runner.scheduling import Planned, TimeLimits
 from conformance.runner.store import RunFolder, RunPlan, create_run
 from conformance.spec.programs import Program, text
 from conformance.spec.records import Backend, Cell, CellResult, Column, Model, Precision, Thresholds
@@ -21,6 +21,8 @@ from conformance.spec.scenario import Scenario, discover
 
 #: Every program is one case.
 CASE = "all"
+#: A hanging program is stopped after this time.
+LIMITS = TimeLimits(cell=40.0)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class ProgramBatch:
         )
         return {job.id.partition(":")[2]: job for job in jobs}
 
-    def judged(self, thresholds: Thresholds) -> dict[str, CellResult]:
+    def judged(self) -> dict[str, CellResult]:
         """Return the verdicts by cell id."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -88,7 +90,7 @@ class ProgramBatch:
                 self.columns,
                 self.cells,
                 self.scenarios,
-                thresholds,
+                Thresholds(),
                 self.precisions,
             )
         finally:
@@ -106,7 +108,6 @@ def begin(
     *,
     precisions: Sequence[Precision],
     cache: Path,
-    thresholds: Thresholds,
 ) -> ProgramBatch:
     """Create a batch with its folder, its scenario files and its plan."""
     now = datetime.now(UTC)
@@ -116,15 +117,8 @@ def begin(
     folder.mkdir()
     for name, program in {trial.program.name: trial.program for trial in trials}.items():
         (folder / f"{name}.py").write_text(text(program), encoding="utf-8")
-    batch = ProgramBatch(
-        model,
-        tuple(trials),
-        tuple(precisions),
-        run,
-        discover(folder),
-        folder,
-        cache,
-    )
+    given = (model, tuple(trials), tuple(precisions))
+    batch = ProgramBatch(*given, run, discover(folder), folder, cache)
     run.write_plan(
         RunPlan(
             run=run.id,
@@ -133,7 +127,7 @@ def begin(
             models=(model,),
             columns=batch.columns,
             cells=batch.cells,
-            thresholds=thresholds,
+            thresholds=Thresholds(),
             precisions=batch.precisions,
             scenarios=str(folder),
         )

@@ -35,7 +35,7 @@ from conformance.judge.expectations.conditions import where_in
 from conformance.judge.runs.one_model import model_info
 from conformance.runner.planning.jobs import BUILD, FORCED, REFERENCE, build_job, launch
 from conformance.runner.planning.machine import conditions
-from conformance.runner.scheduling import Event, GroupFinished, Planned, RunSummary, TimeLimits
+from conformance.runner.scheduling import Event, GroupFinished, Planned, RunSummary
 from conformance.runner.scheduling import run as run_jobs
 from conformance.runner.store import create_run, gathered_in, point_latest
 from conformance.runner.store.files import read_record, write_record
@@ -50,7 +50,6 @@ from conformance.spec.records import (
     Job,
     Model,
     Precision,
-    Thresholds,
     Verdict,
 )
 
@@ -61,8 +60,6 @@ MOST_BATCHES = 300
 BF16_SHARE = 6
 #: How many similar programs are minimised at the same time.
 ALIKE = 2
-#: A hanging program is stopped after this time.
-LIMITS = TimeLimits(cell=40.0)
 
 
 def create_campaign(reports: Path) -> Path:
@@ -121,7 +118,6 @@ class Campaign:
                     remedy="begin another one: conformance fuzz",
                 )
         self.corpus = corpus.read(Path(state.asked.corpus))
-        self.thresholds = Thresholds()
         is_replayed = bool(state.replayed) or not self.corpus
         self._unreplayed = [] if is_replayed else list(self.models)
         self._batches: dict[int, ProgramBatch | None] = {}
@@ -135,13 +131,12 @@ class Campaign:
         self._failed: Exception | None = None
         self._take_up_all(state.waiting)
 
-    def run(self, on_event: Callable[[Event], None] = lambda _: None) -> RunSummary:
+    def run(self) -> RunSummary:
         """Run until the time is over and all findings are minimised. Ctrl-C ends it early; verdicts
         are kept.
         """
 
         def hear(event: Event) -> None:
-            on_event(event)
             if isinstance(event, GroupFinished):
                 number, _, kind = event.id.partition(":")
                 if kind == BUILD.id and not event.ok:
@@ -156,7 +151,7 @@ class Campaign:
             list(self._planned()),
             logs=self.folder / "zygotes",
             jobs=2,
-            limits=LIMITS,
+            limits=batches.LIMITS,
             device=conditions(),
             on_event=hear,
         )
@@ -260,7 +255,6 @@ class Campaign:
             trials,
             precisions=precisions,
             cache=self.cache,
-            thresholds=self.thresholds,
         )
 
     def _over(self) -> bool:
@@ -290,7 +284,7 @@ class Campaign:
         if batch is None:
             return
         try:
-            self._account(batch, batch.judged(self.thresholds))
+            self._account(batch, batch.judged())
         except Exception as error:
             self._failed = self._failed or error
             raise

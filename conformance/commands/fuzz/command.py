@@ -111,8 +111,6 @@ def fuzz(
                 folder=folder / "found",
                 known=gaps,
                 cache=cache_folder(),
-                limits=campaign.LIMITS,
-                on_event=lambda _: None,
             )
         )
     _say(running.state)

@@ -4,7 +4,7 @@ and write a page, a standalone script and an issue for upstream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from conformance.commands.repro import UpstreamProject, issue, script
 from conformance.commands.shared import execution
 from conformance.errors import ConformanceError
 from conformance.judge.expectations import KnownGaps
-from conformance.runner.scheduling import Event, TimeLimits
-from conformance.spec.records import Backend, Cell, Model, Precision, Results, Thresholds
+from conformance.spec.records import Backend, Cell, Model, Precision, Results
 
 
 def write_differences(
@@ -26,8 +25,6 @@ def write_differences(
     folder: Path,
     known: KnownGaps,
     cache: Path,
-    limits: TimeLimits,
-    on_event: Callable[[Event], None],
 ) -> tuple[ProgramDifference, ...]:
     """Return the differences with the files written for each in `folder`."""
     reported: list[ProgramDifference] = []
@@ -41,7 +38,6 @@ def write_differences(
             [batches.ProgramTrial(difference.program, tuple(backends)) for difference in own],
             precisions=tuple(Precision),
             cache=cache,
-            thresholds=Thresholds(),
         )
         finished = execution.execute(
             batch.run,
@@ -49,9 +45,9 @@ def write_differences(
             batch.scenarios,
             cache=cache,
             observations=batch.run.path / "observations",
-            limits=limits,
+            limits=batches.LIMITS,
             jobs=2,
-            on_event=on_event,
+            on_event=lambda _: None,
             known=known,
         )
         if finished is None:

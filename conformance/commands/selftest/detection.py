@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.commands.selftest.fault import Fault
 from conformance.commands.selftest.faults import FAULTS
 from conformance.errors import ConformanceError
 from conformance.runner.planning.selection import FULL, Choice, Selected, select
@@ -51,12 +50,7 @@ def twice(tier: Mapping[str, int]) -> set[str]:
     return {name for name, cells in tier.items() if cells > 1}
 
 
-def detected(
-    rows: Iterable[Row],
-    full: Selected,
-    default: Selected,
-    faults: Mapping[str, Fault] = FAULTS,
-) -> list[Detected]:
+def detected(rows: Iterable[Row], full: Selected, default: Selected) -> list[Detected]:
     """Return what each tier detects, by model, in the order of the rows. Faults that must not be
     flagged are ignored.
     """
@@ -70,7 +64,7 @@ def detected(
         """Return the number of cells of a tier that show each fault."""
         counts = {}
         for name, cells in by_fault.items():
-            coarse = name in faults and faults[name].precision is Precision.BF16
+            coarse = name in FAULTS and FAULTS[name].precision is Precision.BF16
             own = (cells & set(tier.cells)) - (tier.float32_only if coarse else frozenset())
             if own:
                 counts[name] = len(own)
@@ -110,15 +104,13 @@ def table(found: Sequence[Detected], kinds: Iterable[str], run: str) -> str:
         "| model | full tier | default tier | twice or more: full, default | missed |",
         "| --- | --- | --- | --- | --- |",
     )
-    lines = [about, "", *head, *map(_row, (*of_kinds, *others)), "", outcome]
-    return "\n".join(lines)
-
-
-def _row(one: Detected) -> str:
-    missed = ", ".join(f"`{name}`" for name in one.missed) or "none"
-    both = len(one.full) - len(one.missed)
-    often = f"{len(twice(one.full))}, {len(twice(one.default))}"
-    return f"| {one.model} | {len(one.full)} | {both} | {often} | {missed} |"
+    body = [
+        f"| {one.model} | {len(one.full)} | {len(one.full) - len(one.missed)} "
+        f"| {len(twice(one.full))}, {len(twice(one.default))} "
+        f"| {', '.join(f'`{name}`' for name in one.missed) or 'none'} |"
+        for one in (*of_kinds, *others)
+    ]
+    return "\n".join([about, "", *head, *body, "", outcome])
 
 
 def kinds_of(choice: Choice) -> list[str]:

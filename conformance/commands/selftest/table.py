@@ -84,17 +84,16 @@ def bars(
     return tuple(complaints)
 
 
-def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the exact interval of a rate, given `count` of `total` trials (Clopper and Pearson,
-    1934).
+def clopper_pearson(count: int, total: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a rate, given `count` of `total` trials (Clopper and
+    Pearson, 1934).
 
     Each side takes half of the error probability, unless the count is 0 or `total`: then one side
     cannot be missed, and the other takes all of it. So 0 of n is bounded by 1 − 0.05^(1/n).
     """
     if not 0 <= count <= total or not total:
         raise ValueError(f"{count} of {total} is no rate")
-    remainder = 1 - confidence
-    side = remainder if count in {0, total} else remainder / 2
+    side = 0.05 if count in {0, total} else 0.025
 
     def tail(counts: range, p: float) -> float:
         return math.fsum(_exactly(k, total, p) for k in counts)

@@ -57,12 +57,12 @@ def bulk(rows: Tensor) -> Tensor:
     return size <= _MASSIVE * size.median(dim=-1, keepdim=True).values
 
 
-def noisy(rows: Tensor, share: float, seed: int = 3) -> Tensor:
+def noisy(rows: Tensor, share: float) -> Tensor:
     """Add to every row a random error of this share of its length without massive dimensions."""
     mask = bulk(rows)
     values = rows.float() * mask
     error = torch.stack(
-        [direction(rows.shape[-1], 1.0, seed + token).to(rows.device) for token in range(len(rows))]
+        [direction(rows.shape[-1], 1.0, 3 + token).to(rows.device) for token in range(len(rows))]
     )
     error = error.float() * mask
     size = values.norm(dim=-1, keepdim=True) / error.norm(dim=-1, keepdim=True)
