@@ -15,7 +15,7 @@ from torch import nn
 from conformance.commands.selftest.fault import SKIPPED, Moment, Point, find
 from conformance.commands.selftest.faults import FAULTS
 from conformance.commands.selftest.faults.traces import runner_up
-from conformance.commands.selftest.injecting import handed, hooks, switch
+from conformance.commands.selftest.injecting import hooks, switch
 from conformance.engines.vllm.inside import worker_rpc
 from conformance.spec.residual_stream import LAYOUTS
 
@@ -122,7 +122,7 @@ def mediator(monkeypatch):
             cls.held[location] = value
 
     put_in_place_of(monkeypatch, "nnsight.intervention.interleaver", Mediator)
-    handed.install(lambda rows: rows[1:])
+    hooks.install_in_mediator(lambda rows: rows[1:])
     return Mediator
 
 

@@ -123,13 +123,9 @@ def slots(model: nn.Module, now: Moment) -> list[Any]:
             *(forward_context.slot_mapping or {}).values(),
             *(getattr(one, "slot_mapping", None) for one in described),
         ]
-        moved = set()
-        for slot_map in maps:
-            if not isinstance(slot_map, Tensor) or len(slot_map) < 2:
-                continue
-            if slot_map.data_ptr() not in moved:
-                moved.add(slot_map.data_ptr())
-                slot_map.copy_(slot_map.roll(1))
+        own = {one.data_ptr(): one for one in maps if isinstance(one, Tensor) and len(one) > 1}
+        for slot_map in own.values():
+            slot_map.copy_(slot_map.roll(1))
 
     return [model.register_forward_pre_hook(hook)]
 

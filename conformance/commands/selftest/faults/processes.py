@@ -197,7 +197,7 @@ OPTIONS.add(
     parts="long",
     options={"hf_overrides": {"sliding_window": 4096}},
 )
-_UNSTRETCHED = {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5}
+_ROTARY = {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5}
 OPTIONS.add(
     "longrope-factors",
     unchanged,
@@ -206,10 +206,9 @@ OPTIONS.add(
     architectures="phi3",
     # The error is so large that no reading of the probe prompt is the stream; that is reported.
     verdicts=(*OFF, Verdict.STRUCTURE),
-    options={"hf_overrides": {"rope_parameters": _UNSTRETCHED}},
+    options={"hf_overrides": {"rope_parameters": _ROTARY}},
 )
 # vLLM computes this model in bf16 alone on a CPU, so that nothing in float32 shows them.
-_ROTARY = {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.5}
 for _name, _changed, _summary in (
     ("experts-one", {"num_experts_per_tok": 1}, "A token has one expert, not two"),
     ("experts-three", {"num_experts_per_tok": 3}, "A token has three experts, not two"),
