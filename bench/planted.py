@@ -108,7 +108,7 @@ def main() -> None:
                     after[fault] = start + first + 1
                     failures = {backend.id: found[program.name, backend.id]}
                     work[fault] = Shrinking(
-                        0, model.id, program, program, failures, (backend,), (backend,)
+                        model.id, program, program, failures, (backend,), (backend,)
                     )
                     del left[fault]
             batch.forget()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from conformance.commands.fuzz.shrinking import Shrinking
 from conformance.judge.runs.one_model import judge_model
 from conformance.runner.planning.jobs import planned_jobs
 from conformance.runner.scheduling import Planned, TimeLimits
@@ -27,13 +28,13 @@ LIMITS = TimeLimits(cell=40.0)
 
 @dataclass(frozen=True)
 class ProgramTrial:
-    """A program to run on these backends. `purpose` is the number of the difference that it may be
-    a smaller form of, None if it was drawn or comes from the corpus.
+    """A program to run on these backends. `work` is the one that it may be a smaller form of, None
+    if it was drawn or comes from the corpus.
     """
 
     program: Program
     backends: tuple[Backend, ...]
-    purpose: int | None = None
+    work: Shrinking | None = None
 
 
 @dataclass(frozen=True, eq=False)

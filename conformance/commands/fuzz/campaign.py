@@ -121,9 +121,8 @@ class Campaign:
         is_replayed = bool(state.replayed) or not self.corpus
         self._unreplayed = [] if is_replayed else list(self.models)
         self._batches: dict[int, ProgramBatch | None] = {}
-        self._in_work: dict[int, Shrinking] = {}
-        self._due: list[int] = []
-        self._numbers = 0
+        self._in_work: list[Shrinking] = []
+        self._due: list[Shrinking] = []
         #: Includes batches that are not judged yet; a resumed campaign draws these again.
         self._draws = dict(state.draws)
         self._before = state.seconds
@@ -229,13 +228,12 @@ class Campaign:
         trials: list[ProgramTrial] = []
         precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
         if self._due:
-            model = self._in_work[self._due[0]].model
+            model = self._due[0].model
             shown: set[Precision] = set()
-            for number in list(self._due):
-                work = self._in_work[number]
-                if work.model == model and len(trials) <= 2 * shrinking.MOST:
-                    self._due.remove(number)
-                    trials += [ProgramTrial(one, work.columns, number) for one in work.candidates()]
+            for work in [one for one in self._due if one.model == model]:
+                if len(trials) <= 2 * shrinking.MOST:
+                    self._due.remove(work)
+                    trials += [ProgramTrial(one, work.columns, work) for one in work.candidates()]
                     shown.update(work.precisions)
             precisions = tuple(one for one in Precision if one in shown)
         elif self._unreplayed:
@@ -293,7 +291,7 @@ class Campaign:
 
     def _account(self, batch: ProgramBatch, results: Mapping[str, CellResult]) -> None:
         model = batch.model.id
-        minimised: dict[int, dict[str, dict[str, Failure]]] = {}
+        minimised: dict[Shrinking, dict[str, dict[str, Failure]]] = {}
         drawn_before = sum(self.state.drawn.values())
         for trial in batch.trials:
             program = trial.program
@@ -302,7 +300,7 @@ class Campaign:
                 for backend in trial.backends
             ]
             unclear = [cell for cell in cells if is_undetermined(cell)]
-            if trial.purpose is None and unclear:
+            if trial.work is None and unclear:
                 self._update(undetermined=tally.add_counts(self.state.undetermined, [model]))
             failed = (
                 f"{cell.id}: {cell.reason}"
@@ -315,16 +313,16 @@ class Campaign:
                 for cell in cells
                 if differs(cell)
             }
-            if trial.purpose is not None:
-                minimised.setdefault(trial.purpose, {})[program.name] = failures
+            if trial.work is not None:
+                minimised.setdefault(trial.work, {})[program.name] = failures
             elif any(program == entry.program for entry in self.corpus.values()):
                 self._replayed(model, program, failures)
             else:
                 self._count(model, program, cells)
                 if failures:
                     self._take_up(model, program, failures)
-        for number, results_of_trial in minimised.items():
-            self._go_on(number, results_of_trial)
+        for work, failures_by_name in minimised.items():
+            self._go_on(work, failures_by_name)
         total = sum(self.state.drawn.values())
         if total > drawn_before:
             self._update(draws=tally.add_counts(self.state.draws, [model]))
@@ -392,7 +390,7 @@ class Campaign:
         kinds = kinds_of(failures).items()
         busy = [
             work
-            for work in self._in_work.values()
+            for work in self._in_work
             if work.model == model and kinds_of(work.failures).items() <= kinds
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
@@ -400,37 +398,25 @@ class Campaign:
             self._update(waiting=(*self.state.waiting, wait))
             return
         columns = few_columns(failures, self.backends)
-        column_ids = {column.id for column in columns}
-        self._numbers += 1
-        self._in_work[self._numbers] = Shrinking(
-            self._numbers,
-            model,
-            program,
-            remaining,
-            {column: failed for column, failed in failures.items() if column in column_ids},
-            columns,
-            self.backends,
-            stage,
-            peeled_from,
-            after=sum(self.state.drawn.values()),
-            seconds=self.seconds,
-        )
-        self._due.append(self._numbers)
+        own = {one.id: failures[one.id] for one in columns if one.id in failures}
+        programs = (model, program, remaining)
+        work = Shrinking(*programs, own, columns, self.backends, stage, peeled_from)
+        work.after, work.seconds = sum(self.state.drawn.values()), self.seconds
+        self._in_work.append(work)
+        self._due.append(work)
 
-    def _go_on(self, number: int, results: Mapping[str, Mapping[str, Failure]]) -> None:
-        work = self._in_work[number]
+    def _go_on(self, work: Shrinking, results: Mapping[str, Mapping[str, Failure]]) -> None:
         work.take(results)
         if work.stage is not Stage.DONE:
-            self._due.append(number)
+            self._due.append(work)
             return
-        del self._in_work[number]
-        if work.failures:
-            self._conclude(work)
-        elif work.peeled_from:
+        self._in_work.remove(work)
+        if not work.failures and work.peeled_from:
             self._again(work.peeled_from)
-        else:  # an intermittent difference is a finding too
-            self.tell("a program differed, and did not when it was run again:")
-            work.program, work.failures = work.drawn, dict(work.seen)
+        else:
+            if not work.failures:  # an intermittent difference is a finding too
+                self.tell("a program differed, and did not when it was run again:")
+                work.program, work.failures = work.drawn, dict(work.seen)
             self._conclude(work)
         waiting = self.state.waiting
         self._update(waiting=())
@@ -462,6 +448,6 @@ class Campaign:
 
     def _save(self, *, finished: bool = False) -> None:
         self._update(seconds=self.seconds, finished=finished)
-        unfinished = (work.difference() for work in self._in_work.values())
+        unfinished = (work.difference() for work in self._in_work)
         state = replace(self.state, waiting=(*self.state.waiting, *unfinished))
         write_record(self.folder / STATE, state)

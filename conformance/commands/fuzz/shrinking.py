@@ -35,14 +35,13 @@ class Stage(StrEnum):
     DONE = "done"
 
 
-@dataclass
+@dataclass(eq=False)
 class Shrinking:
     """One program being minimised. `failures` are those of the present program on `backends`, the
     fewest columns that show the difference: the first that fails, and transformers. `seen` are the
     failures of the drawn program.
     """
 
-    number: int
     model: str
     drawn: Program
     program: Program

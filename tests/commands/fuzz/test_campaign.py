@@ -86,7 +86,7 @@ def minimise(work: Shrinking, fails: Fails, until: Stage) -> None:
 
 
 def shrinking(program: Program, failures: dict[str, Failure], model: str = "llama") -> Shrinking:
-    return Shrinking(1, model, program, program, failures, (HF, PP1), (HF, PP1, PP2))
+    return Shrinking(model, program, program, failures, (HF, PP1), (HF, PP1, PP2))
 
 
 def acts(program: Program) -> list[tuple[Do, ModelPart]]:
@@ -271,8 +271,8 @@ def running(
 def finish(one: campaign.Campaign, fails: Fails) -> None:
     """Minimise all that a campaign has in work."""
     while one._in_work:
-        number = one._due.pop(0)
-        one._go_on(number, answers(one._in_work[number], fails))
+        work = one._due.pop(0)
+        one._go_on(work, answers(work, fails))
 
 
 def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peeled(tmp_path):
@@ -282,10 +282,10 @@ def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peele
     assert one.state.differences[0].again == 1 and not one._in_work
     larger = replace(LEAST, operations=(Operation(Do.ZERO, layer=2), *LEAST.operations))
     one._take_up("llama", larger, shows(larger))
-    [peeled] = one._in_work.values()
+    [peeled] = one._in_work
     assert peeled.stage is Stage.PEEL
     assert [o.do for o in peeled.program.operations] == [Do.ZERO]
-    one._go_on(peeled.number, {peeled.program.name: {}})
+    one._go_on(peeled, {peeled.program.name: {}})
     assert one.state.differences[0].again == 2 and not one._in_work
 
 
@@ -304,7 +304,7 @@ def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
     one = running(tmp_path)
     failures = {b: replace(f, precision=precision) for b, f in shows(LEAST).items()}
     one._take_up("llama", LEAST, failures)
-    [work] = one._in_work.values()
+    [work] = one._in_work
     only = (Precision.FLOAT32,) if precision is Precision.FLOAT32 else tuple(Precision)
     assert work.precisions == only
 
@@ -356,7 +356,7 @@ def test_a_difference_of_the_corpus_is_not_new(tmp_path):
     corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
     one = running(tmp_path)
     one._take_up("llama", LEAST, shows(LEAST))
-    [work] = one._in_work.values()
+    [work] = one._in_work
     work.stage, work.failures = Stage.DONE, shows(LEAST)
     one._conclude(work)
     assert one.state.differences[0].explained == "known to be so"
