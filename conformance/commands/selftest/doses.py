@@ -52,74 +52,75 @@ class Chance:
     def choice(self, among: Sequence[T]) -> T:
         return among[int(torch.randint(len(among), (1,), generator=self._source))]
 
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.choice(range(1 << 30)))
+
 
 def fault(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
     """Return a fault of a write on one prompt, or of one served value; None if the cell has no
     place for it.
     """
-    return _of_write(cell, kind, chance) if kind.of_write else _of_served(cell, kind, chance)
-
-
-def _of_write(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
-    start = _start(cell, kind, chance)
-    if start is None:
+    errors = (_errors_of_write if kind.of_write else _errors_of_served)(cell, kind, chance)
+    if errors is None:
         return None
-    after = [
-        site
-        for site in pairs(cell)
-        if site.prompt == start.prompt and verdict.depth(site) >= verdict.depth(start)
-    ]
-    sign, seed = chance.choice((-1, 1)), chance.choice(range(1 << 30))
-    spared = torch.nonzero(~touched(cell, start)).flatten().tolist()
-    if kind.fault is Kind.LEAK and not spared:
-        return None
-    row = chance.choice(spared) if kind.fault is Kind.LEAK else 0
 
     def faulty(dose: float) -> Mapping[str, Tensor]:
         changed = dict(cell.observed)
-        noise = torch.Generator().manual_seed(seed)
-        for site in after:
-            edited, hit = cell.observed[str(site)], touched(cell, site)
-            effect = _effect(cell, site)
-            if kind.fault is Kind.GAIN:
-                added = sign * dose * effect
-            elif kind.fault is Kind.OFF_AXIS:
-                added = dose * _at_right_angles(effect, noise) * hit.unsqueeze(-1)
-            else:
-                added = torch.zeros_like(effect)
-                if row < len(hit) and hit.any() and not hit[row]:
-                    added[row] = dose * effect[hit].mean(dim=0)
-            moved = metrics.rows(edited) + added
-            changed[str(site)] = moved.reshape(edited.shape).to(edited.dtype)
+        for name, error in errors.items():
+            value = cell.observed[name]
+            moved = metrics.rows(value) + dose * error
+            changed[name] = moved.reshape(value.shape).to(value.dtype)
         return changed
 
     return faulty
 
 
-def _of_served(cell: DosedCell, kind: Kind, chance: Chance) -> Fault | None:
+def _errors_of_write(cell: DosedCell, kind: Kind, chance: Chance) -> dict[str, Tensor] | None:
+    """Return what a dose of 1 adds to the rows of each observation, from the fault's start on."""
+    start = _start(cell, kind, chance)
+    if start is None:
+        return None
+    sign, noise = chance.choice((-1, 1)), chance.generator()
+    spared = torch.nonzero(~touched(cell, start)).flatten().tolist()
+    if kind.fault is Kind.LEAK and not spared:
+        return None
+    row = chance.choice(spared) if kind.fault is Kind.LEAK else 0
+    errors = {}
+    for site in pairs(cell):
+        if site.prompt != start.prompt or verdict.depth(site) < verdict.depth(start):
+            continue
+        hit, effect = touched(cell, site), _effect(cell, site)
+        if kind.fault is Kind.GAIN:
+            error = sign * effect
+        elif kind.fault is Kind.OFF_AXIS:
+            error = _at_right_angles(effect, noise) * hit.unsqueeze(-1)
+        else:
+            error = torch.zeros_like(effect)
+            if row < len(hit) and hit.any() and not hit[row]:
+                error[row] = effect[hit].mean(dim=0)
+        errors[str(site)] = error
+    return errors
+
+
+def _errors_of_served(cell: DosedCell, kind: Kind, chance: Chance) -> dict[str, Tensor] | None:
+    """Return what a dose of 1 adds to the rows of one value, and to its copies: copies that differ
+    are another fault, seen by the bits.
+    """
     places = [site for site in _numbers(cell) if bool(_lengths(cell, site).any())]
     if not places:
         return None
-    place, seed = chance.choice(places), chance.choice(range(1 << 30))
+    place, noise = chance.choice(places), chance.generator()
     value, lengths = cell.observed[str(place)], _lengths(cell, place)
     if kind is Kind.SERVED_ROW:
         row = chance.choice(torch.nonzero(lengths).flatten().tolist())
         lengths = torch.zeros_like(lengths).index_fill(0, torch.tensor(row), lengths[row])
-    error = _random(metrics.rows(value), torch.Generator().manual_seed(seed))
-    error = error * cell.reference.floor(place).bulk
+    error = _random(metrics.rows(value), noise) * cell.reference.floor(place).bulk
     error = error / error.norm(dim=-1, keepdim=True).clamp_min(_NOTHING) * lengths.unsqueeze(-1)
-    # Copies of the value get the error too. Copies that differ are another fault, seen by the bits.
-    copies = [
-        str(site)
-        for site in _numbers(cell)
-        if same_bits({"": value}, {"": cell.observed[str(site)]})
-    ]
-
-    def faulty(dose: float) -> Mapping[str, Tensor]:
-        moved = (metrics.rows(value) + dose * error).reshape(value.shape).to(value.dtype)
-        return {**cell.observed, **dict.fromkeys(copies, moved)}
-
-    return faulty
+    return {
+        name: error
+        for name in map(str, _numbers(cell))
+        if same_bits({"": value}, {"": cell.observed[name]})
+    }
 
 
 def _numbers(cell: DosedCell) -> list[Site]:
