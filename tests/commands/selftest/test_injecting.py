@@ -77,26 +77,19 @@ def test_what_a_fault_remembers_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("forked", [True, False])
-def test_a_process_that_was_not_forked_gets_the_points_with_its_first_fault(monkeypatch, forked):
+def test_a_process_is_told_with_plain_values_and_gets_the_points_if_it_was_not_forked(
+    monkeypatch, forked
+):
     """As vLLM starts its workers on CUDA: without them no fault would act, and all be missed."""
     put = []
     monkeypatch.setattr(hooks, "_INSTALLED", {"vllm"} if forked else set())
     monkeypatch.setattr(hooks, "install", lambda *of, **on: put.append((of, on)))
     monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (1, 2))
     worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
-    assert hooks.arm_worker(worker, "zeros.middle", 4, [], "", "") == ""
-    assert put == ([] if forked else [(("vllm",), {"pipeline": 2})])
-    assert not switch.passes(Point.SERVED, torch.ones(3, 4), 2).any()
-
-
-def test_a_process_is_told_with_plain_values(monkeypatch):
-    """As they arrive from another process: no tuple, no record."""
-    monkeypatch.setattr(hooks, "_INSTALLED", {"vllm"})
-    monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (0, 1))
-    worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
     assert hooks.arm_worker(worker, "zeros.middle", 4, [0.1], "model.layers", "dual") == ""
-    assert switch.layer_of("model.layers.2.output") == 2
-    assert switch.layout() == "dual"
+    assert put == ([] if forked else [(("vllm",), {"pipeline": 2})])
+    assert switch.layer_of("model.layers.2.output") == 2 and switch.layout() == "dual"
+    assert not switch.passes(Point.SERVED, torch.ones(3, 4), 2).any()
     hooks.arm_worker(worker, "", 4, [], "", "")
     assert switch.layer_of("model.layers.2.output") is None
 
