@@ -161,7 +161,7 @@ def simulate(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace) -> None:
     """The same groups, which load nothing, at home and on a node of this machine."""
     from conformance.runner.cluster import connect
-    from conformance.runner.scheduling import TimeLimits, itself, run
+    from conformance.runner.scheduling import TimeLimits, run
     from tests.runner.cluster.nodes import nodes, planned
 
     limits = TimeLimits()
@@ -175,7 +175,7 @@ def measure(options: argparse.Namespace) -> None:
             took = (time.monotonic() - since) / _EMPTY
             print(f"an empty task of Ray's: {1000 * took:.2f} ms")
             for preload in PRELOADED:
-                for name, allocate in (("at home", itself), ("on Ray", joined.allocate(limits))):
+                for name, allocate in (("at home", None), ("on Ray", joined.allocate(limits))):
                     root = Path(tempfile.mkdtemp(dir=folder))
                     groups = []
                     for number in range(options.groups):

@@ -132,6 +132,8 @@ def neighbour(value: Tensor, now: Moment) -> Tensor:
 @HEADS.fault("head-rank-half", says="row of the token")
 def one_rank(value: Tensor, now: Moment) -> Tensor:
     """The heads of one rank stand for those of the other one too."""
+    if value.shape[1] % 2:
+        raise Inexpressible("an odd number of heads has no half")
     return value[:, : value.shape[1] // 2].repeat(1, 2, 1)
 
 
@@ -150,7 +152,26 @@ def key_for_value(value: Tensor, now: Moment) -> Tensor:
 
 
 # The probabilities recomputed from queries and keys must show it too.
-@QKV.fault("query-after-rotary", cases=("qkv.read", "pattern.all"))
+@QKV.fault("key-other-group", cases=("qkv.read", "pattern.all"), places="first")
+def other_group(value: Tensor, now: Moment) -> Tensor:
+    """Of grouped heads each key is that of another group."""
+    if value.shape[1] < 2:
+        raise Inexpressible("all heads have one key")
+    return value.roll(1, dims=1) if now.raw()[0] == "key" else value
+
+
+@QKV.fault("query-before-norm", places="first")
+def before_norm(value: Tensor, now: Moment) -> Tensor:
+    """A query does not have the length that its norm gives it."""
+    if now.raw()[0] != "query":
+        return value
+    length = value.float().norm(dim=-1, keepdim=True)
+    share = length.flip(1) / length.mean(dim=1, keepdim=True) + 0.5
+    changed: Tensor = (value * share).to(value.dtype)
+    return changed
+
+
+@QKV.fault("query-after-rotary", cases=("qkv.read", "pattern.all"), places="last")
 def after_rotary(value: Tensor, now: Moment) -> Tensor:
     """A query is read after rotary positions."""
     if now.raw()[0] != "query":
