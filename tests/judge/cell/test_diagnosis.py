@@ -268,6 +268,11 @@ def test_a_single_number_is_no_multiple_of_the_right_one() -> None:
     assert not found.explanations
 
 
+def test_rows_that_two_tokens_share_are_in_no_other_order() -> None:
+    twice = each(lambda _, v: v[[1, 1, *range(2, len(v))]])(engine())
+    assert "permuted" not in toy.judge(twice, reference()).explanations
+
+
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool) -> None:
     """Where all tokens' rows are alike but for an expert, one that takes another expert has the row
@@ -314,7 +319,9 @@ def test_the_size_of_a_write_is_named(times: float, kind: str, words: str) -> No
     assert found.explanations[0] == kind and words in found.diagnosis, found.diagnosis
 
 
-def test_a_write_at_a_later_layer_is_named() -> None:
+def test_a_write_at_the_wrong_layer_is_named() -> None:
+    found = written(toy.add(toy.vector(0.5)), at=0)
+    assert found.verdict is Verdict.CONTAMINATED and "layer 0" in found.diagnosis
     late = written(toy.add(toy.vector(0.5)), at=2)
     assert late.verdict is Verdict.PARTIAL and "zero" in late.explanations
 
