@@ -25,7 +25,9 @@ _NUMBERS = ("worst_ratio", "gain", "gain_sigma", "seconds")
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """Return every cell in the order of the run. `gain` is the one furthest from 1."""
+    """Return every cell in the order of the run. `gain` is its observations' gain that is furthest
+    from 1.
+    """
     table = []
     for cell in results.cells:
         gains = [judged.gain for judged in cell.observations if judged.gain is not None]

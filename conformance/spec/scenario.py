@@ -144,7 +144,8 @@ class Scenario:
 
 
 def position(place: Place, layers: int, path: Path | None = None) -> int:
-    """Return the index of a place in a model of so many layers; a number, also "12", is that layer.
+    """Return the index of a place in a model with `layers` layers. A number, or a string such as
+    "12", is the layer with that index.
 
     `early` lies in the first half and `late` in the second, so that with two pipeline stages the
     boundary is between them. Whether the model has that layer is checked later

@@ -106,7 +106,7 @@ def _source(text: str) -> Path | None:
 
 
 def _imports(module: ModuleType) -> Iterator[ModuleType]:
-    """Yield the imported modules that a module's source names anywhere."""
+    """Yield the modules that a module's source imports, also inside functions."""
     path = getattr(module, "__file__", None)
     for name in _imported_names(Path(path), module.__package__ or "") if path else ():
         for end in range(name.count(".") + 1):

@@ -131,11 +131,15 @@ def _mistakes(
     named: dict[str, str] = {}
     for name, place in places.items():
         if not _PLACE.fullmatch(place):
-            words = f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?"
+            words = (
+                f"{name!r} is {place!r}, which is not a place"
+                if place
+                else f"no place is known for {name!r}"
+            )
             known = f"mlp.N, attention.N, embedding, norm, logits or {LOGPROBS}"
-            yield words, f"say it: --map {name}=stream.N (after layer N, from 0), {known}"
+            yield words, f"name it: --map {name}=stream.N (after layer N, from 0), {known}"
         if (other := named.setdefault(place, name)) != name:
-            yield f"{other!r} and {name!r} are both {place}", "write one of them alone"
+            yield f"{other!r} and {name!r} are both {place}", "write only one of them"
         if place == LOGPROBS and not 0 < values[name].numel() <= ids.numel() > 1:
             words = f"{values[name].numel()} log-probabilities for {ids.numel()} ids"
             yield f"{name!r} has {words}", "one for each of the last ids"

@@ -55,14 +55,14 @@ MEANINGS = {
 
 
 def explain_error(outcome: Outcome) -> str:
-    """Return an outcome's error, with an explanation for a user who ports a trace if known."""
+    """Return an outcome's error and, if known, an explanation for a user who ports a trace."""
     first = outcome.reason.strip().partition("\n")[0]
     reason = re.sub(r"^(\w+): \1: ", r"\1: ", first)
     for kind, (what, words) in ADAPTER.items():
         if absent := re.search(rf"'{kind}' object has no attribute '(\w+)'", reason):
             return (
-                f"{what} has no `{absent[1]}`, but: {words}. Every module of the model is reached "
-                "by two functions, `hf(model)` and `vllm(model)`, in the place of `trace(lm)`"
+                f"{what} has no `{absent[1]}`; it has: {words}. Every module of the model is "
+                "reached by two functions, `hf(model)` and `vllm(model)`, instead of `trace(lm)`"
             )
     last = "\n".join([reason, *outcome.detail.strip().splitlines()[-3:]])
     meaning = next((words for pattern, words in MEANINGS.items() if re.search(pattern, last)), "")

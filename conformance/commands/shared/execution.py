@@ -224,7 +224,7 @@ def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
 
 
 def _have_versions_changed(run: RunFolder, plan: RunPlan, model: str) -> bool:
-    """Return whether a group of the model ran with other versions than its interpreter has now."""
+    """Return whether a group of the model ran with versions other than its interpreter has now."""
     pythons = {column.id: launch(column).python for column in plan.columns if not column.untestable}
     groups = [run.group(model, folder) for name, folder in run.groups() if name == model]
     return any(
@@ -332,7 +332,7 @@ def keep_info(run: RunFolder, summary: RunSummary) -> None:
 
 
 def environment(thresholds: Thresholds) -> Environment:
-    """Return the description of this machine: its devices, versions and thresholds."""
+    """Return the description of this machine, its devices and versions, and the thresholds."""
     gpus = range(torch.cuda.device_count())
     return Environment(
         python=platform.python_version(),

@@ -30,8 +30,8 @@ class RaisedWithoutNnsightError(RuntimeError):
 
 
 def own_error(error: Exception, checkpoint: str, arguments: Mapping[str, Any]) -> Exception | None:
-    """Return the error as the engine's own if vLLM raises the same without nnsight; None if it does
-    not, or not in time.
+    """Return the error, marked as the engine's, if vLLM raises the same without nnsight; None if it
+    does not, or not in time.
     """
     lines = str(error).strip().splitlines()
     if not lines:

@@ -90,7 +90,7 @@ def _rule_of_writes(evidence: Evidence) -> list[Relation]:
     """Check the write where the clean run is wrong; return a relation only if it fails.
 
     An entry in known.yaml that excuses the clean run excuses no fault of the write: it must not
-    change other rows, must have most of its effect, and nothing as large in addition.
+    change other rows, must have nearly its full effect, and no side effect of similar size.
     """
     off = {}
     for site, effect in evidence.effects.items():

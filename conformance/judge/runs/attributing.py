@@ -26,9 +26,9 @@ def attribute_failures(
 ) -> dict[str, CellResult]:
     """Return the cells of one model, each failed one with its attribution.
 
-    `alone` is called only for engines with a failed cell. `confirmed` says why the reference's
-    definition of the model can be trusted when a column, by id, differs from it by itself. In a
-    library's cell neither nnsight nor vLLM takes part.
+    `alone` is called only for engines with a failed cell. `confirmed` takes a column's id and
+    returns why the reference can be trusted although that column's engine differs from it without
+    nnsight, or "" if nothing confirms it. In a library's cell neither nnsight nor vLLM takes part.
     """
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}

@@ -139,7 +139,9 @@ def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
 
 
 def files_digest(files: Iterable[Path], root: Path) -> str:
-    """Return a digest of files' names below `root` and contents; absent ones count as empty."""
+    """Return a digest of the files' contents and their names relative to `root`; absent files count
+    as empty.
+    """
     hashed = hashlib.sha256()
     for path in files:
         content = path.read_bytes() if path.is_file() else b""

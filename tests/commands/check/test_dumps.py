@@ -52,9 +52,9 @@ def test_what_is_missing_is_asked_for(tmp_path):
     with pytest.raises(ConformanceError, match="has no `prompt_ids`"):
         dumps.read(written(tmp_path, logits=torch.zeros(3)), [])
     path = written(tmp_path, prompt_ids=torch.tensor([1]), acts=torch.zeros(1, 3))
-    with pytest.raises(ConformanceError, match="what is 'acts'"):
+    with pytest.raises(ConformanceError, match="no place is known for 'acts'"):
         dumps.read(path, [])
-    with pytest.raises(ConformanceError, match="no place"):
+    with pytest.raises(ConformanceError, match="is not a place"):
         dumps.read(path, ["acts=somewhere"])
     with pytest.raises(ConformanceError, match="no safetensors"):
         dumps.read(tmp_path / "absent", [])

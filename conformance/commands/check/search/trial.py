@@ -44,7 +44,7 @@ class Place:
         return f"{self.model}:{folder}"
 
     def case(self, text: str, name: str, function: str, original: Path) -> Case:
-        """Write a version of a file, and return a case that runs one of its functions."""
+        """Write `text` as a variant of `original`; return a case that runs one of its functions."""
         number = next(self._numbers)
         path = self.tries / str(number) / original.name
         path.parent.mkdir(parents=True)

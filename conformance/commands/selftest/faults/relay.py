@@ -20,7 +20,7 @@ Change = Callable[[Tensor, Moment], Tensor]
 
 
 def sent(change: Change, served: Any, now: Moment) -> Any:
-    """Change what the first stage sends of a layer."""
+    """Change a layer's values that the first stage sends."""
     if now.stage != 0 or now.layer is None:
         return served
     return served._replace(value=_tensors(served.value, change, now))
