@@ -245,7 +245,13 @@ REUSED = sessions.new_mark().replace(f"{os.getpid()}-", f"{os.getpid()}-1", 1)
 
 
 @pytest.mark.parametrize(
-    ("mark", "orphan"), [(REUSED, True), ("", False), ("x", False), ("1-x-y", False)]
+    ("mark", "orphan"),
+    [
+        pytest.param(REUSED, True, id="reused"),  # its own id differs in every process
+        ("", False),
+        ("x", False),
+        ("1-x-y", False),
+    ],
 )
 def test_whose_run_has_ended_is_told_by_its_mark(mark: str, orphan: bool) -> None:
     with leader(STUBBORN, **{sessions.MARK: mark}) as process:
