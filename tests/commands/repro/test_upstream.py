@@ -34,6 +34,7 @@ def test_the_index_names_every_text() -> None:
 #: Words of a reason → why there is no text of it.
 NO_TEXT = {
     "On CUDA, vLLM's norms": "its script needs a GPU",
+    "a norm of each query or key head": "its block is refused before nnsight could go wrong",
     "torch has that kernel": "its script needs a processor, or a setting, without AVX-512",
 }
 
