@@ -114,11 +114,15 @@ class Columns:
         self._environments: dict[tuple[str, Precision], dict[str, tuple[Relation, ...]]] = {}
 
     def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
-        """Return the cell's verdict from both precisions or, if `float32_only`, from one."""
+        """Return the cell's verdict from both precisions or, if `float32_only`, from float32 and
+        from bf16 if it ran there because the engine refuses float32.
+        """
         answers: list[Answer] = []
         outcomes: list[Outcome] = []
-        for precision in [Precision.FLOAT32] if float32_only else self.precisions:
+        for precision in self.precisions:
             outcome = self.run.outcome(cell.model, gathered_in(cell.backend, precision), cell.key)
+            if outcome is None and float32_only and precision is Precision.BF16:
+                continue
             outcomes += [outcome] if outcome is not None else []
             alone = all(known.verdict.neutral for known in answers)
             answers.append(self._answer(cell.backend, precision, outcome, alone=alone))

@@ -65,7 +65,7 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
 class OneModel:
     """Judges a model's cells and attributes failures, using all columns or some.
 
-    Cells in `float32_only` were run in no other precision.
+    Cells in `float32_only` were run in no other precision, unless the engine refuses float32.
     """
 
     run: RunFolder

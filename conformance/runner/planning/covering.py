@@ -7,7 +7,6 @@ keeps the cells that satisfy these rules:
 - Every other model runs every value of every option of the scenario, and every backend.
 - All other models together run every pair of values of two options; the backend is an option.
 - Cases that depend only on the engine run only on the models that represent a kind of layer.
-- A model that an engine refuses in float32 (`numerics` in models.yaml) runs in both precisions.
 - Both precisions run where bf16 can show something that float32 cannot: in cases that say so, in a
   write of each model, and in another if it represents a kind of layer. Every other model runs bf16
   on one backend, in turn, but not on transformers, which computes the reference.
@@ -162,9 +161,6 @@ def _in_bf16(
     writes: Counter[tuple[str, str]] = Counter()
     both: set[Cell] = set()
     for turn, model in enumerate(models):
-        if model.numerics:
-            both |= {cell for cell in cells if cell.model == model.id}
-            continue
         every = set(backends.values())
         used = every if model.id in kinds else {in_turn[turn % len(in_turn)]}
         own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] in used]

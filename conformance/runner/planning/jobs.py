@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,8 @@ from conformance.spec.scenario import Scenario
 REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
 #: The reference again, along the tokens that a backend generated.
 FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
+#: The reference's job for cells that run in bf16 because an engine refuses float32.
+AGAIN = "reference-again"
 #: Not a column either: creates the checkpoint.
 BUILD = Column(Backend(id="build", engine="build", default=False))
 
@@ -70,10 +72,10 @@ def planned_jobs(
 ) -> list[Planned]:
     """Return every job of a run. `folder` holds the scenario files, `cache` the checkpoints.
 
-    Every column runs its cells once in each of the `precisions`, `float32_only` cells in no other,
-    `settled` ones not again. A `lean` run omits baseline runs of another precision, engines without
-    nnsight, and one-layer tests. Columns on other environments come last, one environment at a
-    time, so that few zygotes coexist.
+    Every column runs its cells once in each of the `precisions`, `settled` ones not again.
+    `float32_only` cells run in no other, unless their column refuses the model in float32. A `lean`
+    run omits baseline runs of another precision, engines without nnsight, and one-layer tests.
+    Columns on other environments come last, one environment at a time, so that few zygotes coexist.
     """
     by_model = {model.id: model for model in models}
     by_id = {column.id: column for column in columns}
@@ -129,24 +131,34 @@ class _ModelJobMaker:
     lean: bool = False
 
     def jobs(self, columns: Columns) -> list[Planned]:
-        due = [(column, self._due(cells)) for column, cells in columns]
-        names = _names(cell for _, cells in due for cell in cells)
-        in_bf16 = _names(cell for _, cells in due for cell in self._in(cells, Precision.BF16))
+        names = _names(cell for _, cells in columns for cell in self._due(cells))
+        in_bf16 = self._names_in_bf16(columns)
         build, reference = self.groundwork(names, in_bf16)
-        engines = [
-            self._planned(
-                group.folder(gathered_in(column.id, precision)),
-                column,
-                self._column(column, group, precision),
-                needs_cells=((reference.id, PROBED),),
-            )
-            for (column, cells), precision in product(columns, self.precisions)
-            for group in self._groups(column, self._in(cells, precision))
-        ]
-        after = tuple(job.id for job in engines)
-        follow = partial(self._forced, due)
-        forced = self._planned(FORCED.id, FORCED, follow, needs=(reference.id,), after=after)
-        return [build, reference, *engines, forced]
+        engines: dict[Precision, list[Planned]] = {precision: [] for precision in Precision}
+        for column, cells in columns:
+            # Only then is it known whether the engine refuses the model in float32.
+            after: tuple[str, ...] = ()
+            for precision in self.precisions:
+                own = [
+                    self._planned(
+                        group.folder(gathered_in(column.id, precision)),
+                        column,
+                        self._column(column, cells, group, precision),
+                        needs_cells=((reference.id, PROBED),),
+                        after=after,
+                    )
+                    for group in self._groups(column, cells)
+                ]
+                engines[precision] += own
+                after = _ids(own) if not self.float32_only.isdisjoint(cells) else ()
+        every = list(chain(*engines.values()))
+        follow = partial(self._reference_again, columns, in_bf16)
+        again = self._planned(AGAIN, REFERENCE, follow, needs=(reference.id,), after=_ids(every))
+        follow = partial(self._forced, columns)
+        forced = self._planned(
+            FORCED.id, FORCED, follow, needs=(reference.id,), after=_ids([*every, again])
+        )
+        return [build, reference, *every, again, forced]
 
     def _groups(
         self, column: Column, cells: Sequence[Cell]
@@ -161,10 +173,24 @@ class _ModelJobMaker:
     def _due(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         return tuple(cell for cell in cells if cell not in self.settled)
 
-    def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
-        if precision is Precision.FLOAT32 or not self.float32_only:
-            return cells
-        return [cell for cell in cells if cell not in self.float32_only]
+    def _in(self, cells: Sequence[Cell], precision: Precision) -> tuple[Cell, ...]:
+        """Return the due ones of a column's cells that run in this precision, as far as is known:
+        whether the engine refuses float32 is, once it has run in it.
+        """
+        due = self._due(cells)
+        if precision is Precision.FLOAT32 or not self.float32_only or self.run.refuses(cells):
+            return due
+        return tuple(cell for cell in due if cell not in self.float32_only)
+
+    def _names_in_bf16(self, columns: Columns) -> _Names:
+        """Return what a column runs in bf16 by the plan, or has run because it refuses float32."""
+        due = (cell for _, cells in columns for cell in self._due(cells))
+        return _names(cell for cell in due if cell not in self.float32_only or self._ran(cell))
+
+    def _ran(self, cell: Cell) -> bool:
+        """Return whether a cell was observed in bf16."""
+        outcome = self.run.outcome(cell.model, gathered_in(cell.backend, Precision.BF16), cell.key)
+        return outcome is not None and outcome.status is Status.OK
 
     def groundwork(self, names: _Names, in_bf16: _Names) -> tuple[Planned, Planned]:
         """Return the jobs of the checkpoint and the reference; bf16 runs only for `in_bf16`."""
@@ -235,6 +261,11 @@ class _ModelJobMaker:
         both = {case.key for case in (*probe, *coarse, *self._beside(coarse, Precision.BF16))}
         return self._reference_job(REFERENCE, (*probe, *longest), both)
 
+    def _reference_again(self, columns: Columns, done: _Names) -> Job | None:
+        """Return the reference's job for what runs in bf16 because an engine refuses float32."""
+        names = self._names_in_bf16(columns) - done
+        return self._reference(names, names) if names else None
+
     def _reference_job(self, column: Column, cases: tuple[Case, ...], both: Collection[str]) -> Job:
         """Return a job of the reference. A lean run's has no other precisions than the run."""
         only = tuple(case.key for case in cases if case.key not in both)
@@ -247,13 +278,20 @@ class _ModelJobMaker:
         return () if self.lean else beside(cases, precision)
 
     def _column(
-        self, column: Column, group: engine_settings.SettingsGroup, precision: Precision
-    ) -> Callable[[], Job]:
+        self,
+        column: Column,
+        cells: Sequence[Cell],
+        group: engine_settings.SettingsGroup,
+        precision: Precision,
+    ) -> Callable[[], Job | None]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(PROBED)
         own = gathered_in(column.id, precision)
 
-        def make() -> Job:
-            cases = self._cases(_names(group.cells))
+        def make() -> Job | None:
+            names = _names(set(self._in(cells, precision)) & set(group.cells))
+            if not names:
+                return None
+            cases = self._cases(names)
             job = self._job(
                 column,
                 cases + self._beside(cases, precision),
@@ -303,6 +341,10 @@ class _ModelJobMaker:
         exact = gathered_in(column.id, Precision.FLOAT32)
         outcome = self.run.outcome(self.model.id, exact, case.key)
         return outcome is None or outcome.status in {Status.UNSUPPORTED, Status.SKIPPED}
+
+
+def _ids(jobs: Iterable[Planned]) -> tuple[str, ...]:
+    return tuple(job.id for job in jobs)
 
 
 def _names(cells: Iterable[Cell]) -> _Names:

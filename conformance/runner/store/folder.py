@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -70,8 +70,9 @@ CHECK = "check.json"
 class RunPlan:
     """What was requested of a run, written before anything is started.
 
-    `float32_only` cells run only in float32, whatever the run's `precisions`. `keep` says whose
-    tensors are kept once a model is judged (`conformance.runner.store.keeping`).
+    `float32_only` cells run only in float32, whatever the run's `precisions`, unless the engine
+    refuses the model in float32 (`RunFolder.refuses`). `keep` says whose tensors are kept once a
+    model is judged (`conformance.runner.store.keeping`).
     """
 
     run: Id
@@ -239,12 +240,29 @@ class RunFolder:
         """Return the planned cells that lack an outcome in a precision in which they run."""
         plan = self.plan()
         narrow = plan.only_float32()
+        columns: dict[tuple[str, str], list[Cell]] = {}
+        for cell in plan.cells:
+            columns.setdefault((cell.model, cell.backend), []).append(cell)
         return tuple(
             cell
-            for cell in plan.cells
-            for precisions in [(Precision.FLOAT32,) if cell in narrow else plan.precisions]
+            for cells in columns.values()
+            for alone in [not self.refuses(cells)]
+            for cell in cells
+            for precisions in [
+                (Precision.FLOAT32,) if cell in narrow and alone else plan.precisions
+            ]
             if not all(self._has_outcome(cell, precision) for precision in precisions)
         )
+
+    def refuses(self, cells: Iterable[Cell]) -> bool:
+        """Return whether the engine refused all of these cells, a model's in one column, in
+        float32: then the precision is what it refuses, and bf16 has to show what they do.
+        """
+        outcomes = (
+            self.outcome(cell.model, gathered_in(cell.backend, Precision.FLOAT32), cell.key)
+            for cell in cells
+        )
+        return all(one is not None and one.status is Status.UNSUPPORTED for one in outcomes)
 
     def _has_outcome(self, cell: Cell, precision: Precision) -> bool:
         group = self.group_folder(cell.model, gathered_in(cell.backend, precision))

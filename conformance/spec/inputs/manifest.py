@@ -100,7 +100,6 @@ class _ModelEntry:
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
     harder_than: str = ""
-    numerics: bool = False
 
 
 @record()
@@ -206,7 +205,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
             raise Refusal((*place, "layout"), words, f"one of: {', '.join(LAYOUTS)}")
     larger = [_GROWING[_GROWING.index(name) :] for name in entry.tiers if name in _GROWING]
     tiers = tuple(dict.fromkeys((*entry.tiers, *(name for names in larger for name in names))))
-    same = {key: getattr(entry, key) for key in ("layout", "parts", "harder_than", "numerics")}
+    same = {key: getattr(entry, key) for key in ("layout", "parts", "harder_than")}
     sources = _sources(entry, defaults, place, folder)
     return Model(name, entry.architecture or name, sources, tiers=tiers, **same)
 

@@ -76,8 +76,7 @@ class Model:
     `architecture` is the transformers `model_type`. `layout` pins how the residual stream is read
     (a name of `conformance.spec.residual_stream.LAYOUTS`); empty means probe. `tiers` are the
     selections it belongs to, `parts` what scenarios may need: cases that need something else are
-    not planned. `harder_than` names the model whose original, harder form this is. With `numerics`
-    all of its cells also run in bf16 in a covering tier, because an engine refuses it in float32.
+    not planned. `harder_than` names the model whose original, harder form this is.
     """
 
     id: Id
@@ -87,7 +86,6 @@ class Model:
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
     harder_than: str = ""
-    numerics: bool = False
 
 
 @record()
