@@ -278,6 +278,7 @@ def test_a_worker_builds_what_its_job_names(tmp_path):
         # Without the token of beginning, which transformers' conversion leaves out, it babbles.
         ("gemma3-270m", 18, 640, " the capital of the country of France"),
         ("smollm2-135m", 30, 576, " Paris."),
+        ("qwen2.5-coder-0.5b", 24, 896, " Paris. The capital of the United States is Washington"),
     ],
 )
 def test_a_real_model_is_the_published_one(name, layers, width, words):
@@ -289,6 +290,7 @@ def test_a_real_model_is_the_published_one(name, layers, width, words):
     assert said.startswith(words)
     if name == "gemma3-270m":
         assert tokenizer("Hello").input_ids[0] == tokenizer.bos_token_id == 2
+    if name != "smollm2-135m":
         return
     # What upstream's report of the aliasing fault gives for a clone.
     ids = tokenizer("Hello world", return_tensors="pt").input_ids
