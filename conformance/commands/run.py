@@ -75,9 +75,7 @@ def run(
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
     else:
         summary(results, page, out)
-    # Last: it takes as long as the cache is big.
-    cached = cleaning.observations(cache_folder() / "observations")
-    cleaning.sweep(cached, cleaning.OBSERVATIONS)
+    cleaning.sweep_observations(cache_folder())
     raise typer.Exit(results.footer.exit_code)
 
 

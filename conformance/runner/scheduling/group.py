@@ -32,6 +32,7 @@ from conformance.runner.scheduling.reuse import keys_of, most_finished, take
 from conformance.runner.scheduling.time_limits import TimeLimits
 from conformance.runner.store import GroupFolder, ObservationCache
 from conformance.runner.store.files import write_text
+from conformance.spec.builtin.user_trace import USER_TRACE
 from conformance.spec.records import Frame, Group, Job, Outcome, Status, to_json
 from conformance.spec.scenario import folders_of, is_a_users
 
@@ -257,7 +258,8 @@ class GroupRun:
         ended = death.status in {Status.CRASH, Status.MISSING} and bool(death.case)
         said = "Fatal Python error" in log or "(raised as: " in death.reason
         scenario = death.case.partition(".")[0]
-        return ended and not said and is_a_users(scenario, self.job.scenarios)
+        users = scenario == USER_TRACE.name or is_a_users(scenario, self.job.scenarios)
+        return ended and not said and users
 
     def refuse(self, reason: str, *, harness: bool = False) -> None:
         """Give up all remaining cells because no worker can be started. `harness` says whether the

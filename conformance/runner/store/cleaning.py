@@ -57,6 +57,11 @@ def sweep(items: Sequence[Item], limits: RetentionLimits) -> None:
         remove(item)
 
 
+def sweep_observations(cache: Path) -> None:
+    """Remove cached observations beyond their limits. It takes as long as the cache is big."""
+    sweep(observations(cache / "observations"), OBSERVATIONS)
+
+
 def runs(reports: Path) -> list[Item]:
     """Return the finished runs of a folder, the newest first, without unfinished ones."""
     return _newest_first(

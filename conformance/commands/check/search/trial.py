@@ -24,6 +24,9 @@ Score = tuple[float, ...]
 
 _AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
 
+#: The lines after an error that was raised by no line of the file, so before all of them.
+_ABOVE = 1_000
+
 
 @dataclass(frozen=True)
 class Place:
@@ -118,8 +121,11 @@ class FileReference:
     ) -> Tried:
         """Return the result of a version with this outcome; `lines` are those that raised."""
         if outcome.status is not Status.OK:
-            end = text.count("\n") if lines else 1_000
-            behind = (float(end - line) for line in (max(lines, default=0), *lines[:1]))
+            last, innermost = max(lines, default=0), lines[:1]
+            end = text.count("\n") if lines else _ABOVE
+            if not lines and outcome.status in {Status.CRASH, Status.TIMEOUT}:
+                end = 0  # nobody knows where it ended: an error at any line may come before it
+            behind = (float(end - line) for line in (last, *innermost))
             return Tried(text, outcome, (_RAISES, *behind), lines=lines)
         missing = self.missing(mine)
         compared = self.judge(mine, precision)
