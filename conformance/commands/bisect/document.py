@@ -68,11 +68,11 @@ def _blocks(report: Report) -> Iterator[Block]:
         yield Table(columns("cells", "what", good, bad), rows, "What changed", rest=_REST)
     if report.moved:
         moved = tuple((name, a or "–", b or "–") for name, (a, b) in report.moved.items())
-        title = "Other packages that moved with it"
+        title = "Other packages that changed"
         yield Table(columns("package", good, bad), moved, title, rest=_REST)
     if report.between:
         between = tuple((name, clip(why)) for name, why in report.between.items())
-        yield Table(columns("candidate", "why"), between, "Nothing is known of", rest=_REST)
+        yield Table(columns("candidate", "why"), between, "Candidates without a result", rest=_REST)
     if report.trials:
         trials = tuple(
             (
@@ -88,9 +88,9 @@ def _blocks(report: Report) -> Iterator[Block]:
         titles = columns("candidate", "found", "signature", "environment", "build", "all")
         yield Table(titles, trials, "Trials", rest=_REST)
     if report.reproduce:
-        yield Section("Both sides again", (Code(report.reproduce),))
+        yield Section("Reproduce both sides", (Code(report.reproduce),))
     if report.command:
-        yield Section("Asked", (Code(report.command),))
+        yield Section("Command", (Code(report.command),))
 
 
 class BisectionProgress:
