@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.commands.bisect.search import Subset
+from conformance.commands.bisect.halving import Subset
 from conformance.errors import ConformanceError
 from conformance.spec.inputs import text_file
 from conformance.spec.records import record

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from conformance.commands.bisect.search import CONFIRM, USUAL, Class, SignaturePart
+from conformance.commands.bisect.halving import CONFIRM, USUAL, Class, SignaturePart
 from conformance.commands.shared import engines, selecting
 from conformance.commands.shared.options import (
     Choice,

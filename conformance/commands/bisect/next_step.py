@@ -13,9 +13,9 @@ from itertools import product
 
 from packaging.utils import canonicalize_name
 
-from conformance.commands.bisect import candidates, search
+from conformance.commands.bisect import candidates, halving
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.search import BisectionConclusion, BisectionEnding, Class
+from conformance.commands.bisect.halving import BisectionConclusion, BisectionEnding, Class
 from conformance.commands.bisect.signature import Signatures, are_swapped, classify, is_same
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.runner.store.keys import PACKAGES
@@ -42,8 +42,8 @@ def choose_next(state: BisectionState) -> Next | BisectionConclusion:
         return step
     row = {candidate.key: candidate for candidate in state.candidates}
     trials = ((attempt.candidate, class_of(attempt, state)) for attempt in state.attempts)
-    found = search.step([*row], trials, state.asked.confirm)
-    if isinstance(found, search.Try):
+    found = halving.step([*row], trials, state.asked.confirm)
+    if isinstance(found, halving.Try):
         return Next(row[found.candidate], found.again)
     if state.locks and found.ending in (BisectionEnding.CULPRIT, BisectionEnding.RANGE):
         return _reduce(state, found)
@@ -127,7 +127,7 @@ def _reduce(state: BisectionState, conclusion: BisectionConclusion) -> Next | Bi
     keys = [candidate.key for candidate in state.candidates]
     last = keys.index(conclusion.bad)
     suspects = (tuple(range(keys.index(conclusion.good), last)),)
-    questions = search.minimise(tuple(range(last)), suspects)
+    questions = halving.minimise(tuple(range(last)), suspects)
     try:
         subset = next(questions)
         while True:
@@ -137,7 +137,7 @@ def _reduce(state: BisectionState, conclusion: BisectionConclusion) -> Next | Bi
                 return Next(candidate)
             subset = questions.send(class_of(tested[0], state) is Class.BAD)
     except StopIteration as end:
-        cause: search.Subset = end.value
+        cause: halving.Subset = end.value
     candidate = candidates.subset_of(good, steps, cause)
     tested = state.of(candidate.key)
     if any(class_of(attempt, state) is not Class.BAD for attempt in tested):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.next_step import HELD, class_of, flaky, moved, neither
-from conformance.commands.bisect.search import (
+from conformance.commands.bisect.halving import (
     BisectionConclusion,
     BisectionEnding,
     Class,
     SignaturePart,
 )
+from conformance.commands.bisect.next_step import HELD, class_of, flaky, moved, neither
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.errors import ExitCode
 from conformance.report.grouping import group_by

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from conformance.commands.bisect.search import USUAL, Class, SignaturePart
+from conformance.commands.bisect.halving import USUAL, Class, SignaturePart
 from conformance.spec.records import Precision, Verdict, record
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import Candidate
-from conformance.commands.bisect.search import CONFIRM, USUAL, Class, SignaturePart
+from conformance.commands.bisect.halving import CONFIRM, USUAL, Class, SignaturePart
 from conformance.commands.bisect.signature import Signatures
 from conformance.errors import ConformanceError
 from conformance.runner.processes import lock

@@ -35,9 +35,9 @@ from conformance.runner.store import (
     ask_versions,
     create_run,
     gathered_in,
-    keeping,
     point_latest,
     read_versions,
+    reduced_model,
 )
 from conformance.runner.store.files import read_record, write_record
 from conformance.spec.records import (
@@ -147,7 +147,7 @@ def execute(
     """
     run.begin()
     reopen_incomplete(run, plan)
-    reduced = keeping.reduced(run, [model.id for model in plan.models])
+    reduced = reduced_model.reduced(run, [model.id for model in plan.models])
     settled = {model for model, kept in reduced.items() if not kept.reopened}
     planned = planned_jobs(
         run,
@@ -194,7 +194,7 @@ def execute(
         judged = growing.judged()
     keep_info(run, summary)
     run.finish()
-    before = {**keeping.cells(run, settled), **judged}
+    before = {**reduced_model.cells(run, settled), **judged}
     results = judge(run, scenarios, plan.thresholds, known, before=before)
     if plan.keep == "failing":
         by_id = {cell.id: cell for cell in results.cells}
@@ -211,7 +211,7 @@ def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
     installed now, all cases of the model are: its groups have one set of versions. Raises
     ConformanceError if an interpreter does not report its versions.
     """
-    reduced = keeping.reduced(run, [model.id for model in plan.models])
+    reduced = reduced_model.reduced(run, [model.id for model in plan.models])
     nowhere = {column.id for column in plan.columns if column.untestable}
     missing = [cell for cell in run.ungathered() if cell.backend not in nowhere] if reduced else []
     for model, kept in reduced.items():
@@ -220,7 +220,7 @@ def reopen_incomplete(run: RunFolder, plan: RunPlan) -> None:
             continue
         planned = {cell.key for cell in plan.cells if cell.model == model}
         settled = set() if _have_versions_changed(run, plan, model) else planned - cases
-        keeping.reopen(run, model, cases, settled)
+        reduced_model.reopen(run, model, cases, settled)
 
 
 def _have_versions_changed(run: RunFolder, plan: RunPlan, model: str) -> bool:
@@ -289,8 +289,8 @@ def judge(
     cells whose tensors were not kept.
     """
     run.check_finished()
-    found = keeping.reduced(run, [model.id for model in run.plan().models])
-    keeping.check_thresholds(found, thresholds)
+    found = reduced_model.reduced(run, [model.id for model in run.plan().models])
+    reduced_model.check_thresholds(found, thresholds)
     # With thousands of small operations, several threads take five times as long as one.
     torch.set_num_threads(1)
     machine = environment(thresholds)

@@ -19,7 +19,7 @@ from conformance.judge.runs.witness import find_confirmation
 from conformance.runner.planning import engine_settings
 from conformance.runner.planning.jobs import BUILD
 from conformance.runner.processes.parallel import side_by_side, worth
-from conformance.runner.store import RunFolder, keeping
+from conformance.runner.store import RunFolder, reduced_model
 from conformance.spec.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.spec.builtin.one_layer import ONE_LAYER
 from conformance.spec.records import (
@@ -106,7 +106,7 @@ def results_of(
 
 
 def _confirmation(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
-    kept = keeping.read(run, model.id)
+    kept = reduced_model.read(run, model.id)
     return find_confirmation(run, model, columns) if kept is None else kept.truth
 
 
@@ -121,7 +121,7 @@ def reduce_judged(
     confirmation = _confirmation(run, model, columns)
     always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
     off = {cell.id for cell in judged.values() if not finding_of(cell).fine}
-    keeping.reduce_model(run, model.id, judged, off, thresholds, confirmation, always)
+    reduced_model.reduce_model(run, model.id, judged, off, thresholds, confirmation, always)
 
 
 def judge_models(
@@ -146,8 +146,8 @@ def judge_models(
     # run alone at the end.
     models = sorted(wanted, key=lambda model: -sizes[model.id].layers * sizes[model.id].width)
     only = planned.only_float32()
-    kept = keeping.reduced(run, [model.id for model in models])
-    stored = keeping.cells(run, kept)
+    kept = reduced_model.reduced(run, [model.id for model in models])
+    stored = reduced_model.cells(run, kept)
     calls = []
     for model in models:
         reduced = kept.get(model.id)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from conformance.errors import ConformanceError
-from conformance.runner.store import details, keeping
+from conformance.runner.store import details, reduced_model
 from conformance.runner.store.files import (
     read_bytes,
     read_record,
@@ -72,7 +72,7 @@ class RunPlan:
 
     `float32_only` cells run only in float32, whatever the run's `precisions`, unless the engine
     refuses the model in float32 (`RunFolder.refuses`). `keep` says whose tensors are kept once a
-    model is judged (`conformance.runner.store.keeping`).
+    model is judged (`conformance.runner.store.reduced_model`).
     """
 
     run: Id
@@ -128,13 +128,13 @@ class GroupFolder:
         """Load tensors by `str(Site)`, or `member|site` for the reference; {} if there are none.
 
         Raises ConformanceError if a finished cell's file is absent or damaged, or was not kept
-        (`conformance.runner.store.keeping.NotKept`).
+        (`conformance.runner.store.reduced_model.NotKept`).
         """
         outcome = self.outcome(key)
         if outcome is None or outcome.status is not Status.OK:
             return {}
-        path = self.cell(key) / keeping.OBSERVATIONS
-        if not path.exists() and (gone := keeping.find_dropped(self.path, key)) is not None:
+        path = self.cell(key) / reduced_model.OBSERVATIONS
+        if not path.exists() and (gone := reduced_model.find_dropped(self.path, key)) is not None:
             raise gone
         return read_tensors(path)
 

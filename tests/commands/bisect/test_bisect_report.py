@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from conformance.commands.bisect import document, report
+from conformance.commands.bisect.halving import Class
 from conformance.commands.bisect.next_step import HELD, choose_next, run_trials
-from conformance.commands.bisect.search import Class
 from conformance.commands.bisect.state import BisectionState, create, find
 from conformance.errors import ConformanceError, ExitCode
 from conformance.report.render import terminal

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import subset_of
-from conformance.commands.bisect.next_step import HELD, neither
-from conformance.commands.bisect.search import (
+from conformance.commands.bisect.halving import (
     BisectionConclusion,
     BisectionEnding,
     Class,
     SignaturePart,
 )
+from conformance.commands.bisect.next_step import HELD, neither
 from conformance.commands.bisect.state import BisectionRequest, BisectionState
 from conformance.spec.records import Verdict
 from tests.commands.bisect.states import BAD, GOOD, SHARED, finish, releases, signature

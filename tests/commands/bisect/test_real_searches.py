@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from conformance.commands.bisect.halving import BisectionEnding
 from conformance.commands.bisect.next_step import flaky, run_trials
-from conformance.commands.bisect.search import BisectionEnding
 from tests.commands.bisect import toys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

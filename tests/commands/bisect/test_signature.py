@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.commands.bisect.search import Class, SignaturePart
+from conformance.commands.bisect.halving import Class, SignaturePart
 from conformance.commands.bisect.signature import are_swapped, classify, is_same
 from conformance.commands.bisect.trial import read_signatures
 from conformance.spec.records import Group, Precision, Verdict

@@ -14,7 +14,7 @@ from conformance.commands.shared.execution import reopen_incomplete
 from conformance.errors import ConformanceError
 from conformance.judge.runs import reduce_judged
 from conformance.runner.planning.jobs import REFERENCE
-from conformance.runner.store import RunFolder, details, keeping
+from conformance.runner.store import RunFolder, details, reduced_model
 from conformance.spec.records import (
     CellResult,
     Finding,
@@ -53,7 +53,7 @@ def reduced(run: RunFolder, results: dict[str, CellResult] | None = None) -> Non
 def tensors(run: RunFolder) -> set[str]:
     return {
         f"{path.parents[2].name}/{path.parent.name}"
-        for path in run.path.glob(f"groups/*/*/cells/*/{keeping.OBSERVATIONS}")
+        for path in run.path.glob(f"groups/*/*/cells/*/{reduced_model.OBSERVATIONS}")
     }
 
 
@@ -83,13 +83,15 @@ def test_what_known_yaml_explains_keeps_its_figures_alone(run):
 
 def test_a_dropped_observation_says_what_it_would_take(run):
     reduced(run)
-    with pytest.raises(keeping.NotKept, match="--keep all"):
+    with pytest.raises(reduced_model.NotKept, match="--keep all"):
         run.observations(MODEL.id, "a", "reading.right")
     assert run.observations(MODEL.id, "a", "reading.wrong")
-    run.group_folder(MODEL.id, "a").cell("reading.wrong").joinpath(keeping.OBSERVATIONS).unlink()
+    run.group_folder(MODEL.id, "a").cell("reading.wrong").joinpath(
+        reduced_model.OBSERVATIONS
+    ).unlink()
     with pytest.raises(ConformanceError) as lost:  # that one was not dropped: it is lost
         run.observations(MODEL.id, "a", "reading.wrong")
-    assert not isinstance(lost.value, keeping.NotKept)
+    assert not isinstance(lost.value, reduced_model.NotKept)
 
 
 def test_other_limits_need_the_tensors(run):
@@ -97,14 +99,14 @@ def test_other_limits_need_the_tensors(run):
     assert execution.judge(run, known, wide).environment.thresholds == wide
     reduced(run)
     assert execution.judge(run, known, Thresholds()).footer.judged == 6
-    with pytest.raises(keeping.NotKept, match="by other limits"):
+    with pytest.raises(reduced_model.NotKept, match="by other limits"):
         execution.judge(run, known, wide)
 
 
 def test_a_case_without_an_outcome_is_reopened_in_every_column(run):
     reduced(run)
     reopen_incomplete(run, run.plan())
-    assert keeping.read(run, MODEL.id).reopened == ()  # every outcome is there
+    assert reduced_model.read(run, MODEL.id).reopened == ()  # every outcome is there
     kept = run.group_folder(MODEL.id, "a").cell("reading.wrong") / "outcome.json"
     run.group_folder(MODEL.id, "b").drop_cell("reading.right")
     assert [cell.backend for cell in run.ungathered()] == ["b"]
@@ -118,9 +120,9 @@ def test_a_case_without_an_outcome_is_reopened_in_every_column(run):
     assert after[f"reading[{MODEL.id}-b-right]"].verdict is Verdict.WRONG
     # An interrupted run goes on with the case, and one that has ended keeps its tensors.
     reopen_incomplete(run, run.plan())
-    assert keeping.read(run, MODEL.id).reopened == ("reading.right",)
+    assert reduced_model.read(run, MODEL.id).reopened == ("reading.right",)
     reduced(run, after)
-    assert keeping.read(run, MODEL.id).reopened == ()
+    assert reduced_model.read(run, MODEL.id).reopened == ()
     assert {name for name in tensors(run) if "right" in name}
     assert judged_models(run) == after
 
@@ -130,7 +132,7 @@ def test_with_other_versions_a_model_is_gathered_as_a_whole(run):
     run.group_folder(MODEL.id, "b").drop_cell("reading.wrong")
     run.group_folder(MODEL.id, "a").write_group(Group(MODEL.id, "a", versions={"vllm": "0.1"}))
     reopen_incomplete(run, run.plan())
-    assert keeping.read(run, MODEL.id) is None
+    assert reduced_model.read(run, MODEL.id) is None
     assert {cell.key for cell in run.ungathered()} == {"reading.right", "reading.wrong"}
 
 
@@ -139,7 +141,7 @@ def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):
     unlink = Path.unlink
 
     def killed(path: Path, *, missing_ok: bool = False) -> None:
-        if path.name == keeping.OBSERVATIONS and next(calls) == 2:
+        if path.name == reduced_model.OBSERVATIONS and next(calls) == 2:
             raise KeyboardInterrupt
         unlink(path, missing_ok=missing_ok)
 
@@ -149,7 +151,7 @@ def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):
     monkeypatch.undo()
     assert {name for name in tensors(run) if "right" in name}  # some are still there
     assert judged_models(run) == before
-    keeping.finish(run, MODEL.id)
+    reduced_model.finish(run, MODEL.id)
     assert not {name for name in tensors(run) if "right" in name}
     assert judged_models(run) == before
 
@@ -164,11 +166,11 @@ def test_a_full_disk_removes_nothing(run, monkeypatch, what):
     if what == "details":
         monkeypatch.setattr(details, "write", full)
     else:
-        monkeypatch.setattr(keeping, "write_record", full)
+        monkeypatch.setattr(reduced_model, "write_record", full)
     with pytest.raises(OSError, match="No space"):
         reduced(run, before)
     assert tensors(run) == all_of_them
-    assert keeping.read(run, MODEL.id) is None
+    assert reduced_model.read(run, MODEL.id) is None
     assert judged_models(run) == before
 
 
@@ -203,7 +205,7 @@ def test_a_refusal_needs_no_tensors(run):
 
 
 def test_the_files_of_the_cache_are_untouched(run, tmp_path):
-    source = run.group_folder(MODEL.id, "a").cell("reading.right") / keeping.OBSERVATIONS
+    source = run.group_folder(MODEL.id, "a").cell("reading.right") / reduced_model.OBSERVATIONS
     linked = tmp_path / "linked"
     linked.hardlink_to(source)
     content = linked.read_bytes()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.commands.bisect.search import (
+from conformance.commands.bisect.halving import (
     CONFIRM,
     BisectionConclusion,
     BisectionEnding,
