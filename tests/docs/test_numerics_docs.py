@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands.selftest.faults_page import only_bf16
-from conformance.judge.cell.diagnosis import explanation
+from conformance.judge.cell.diagnosis import testing_hypotheses
 from conformance.judge.cell.judgement import ORDER
 from conformance.judge.cell.measures import metrics
 from conformance.judge.cell.reference import FEWEST_BASELINE_RUNS
@@ -73,7 +73,7 @@ def test_what_the_text_says_in_words_holds() -> None:
     assert f"at most {metrics.MASSIVE:g} times the row's median" in text
     float32, bf16 = FEWEST_BASELINE_RUNS[Precision.FLOAT32], FEWEST_BASELINE_RUNS[Precision.BF16]
     assert f"{WORDS[float32]} in float32 and {WORDS[bf16]} in bf16 are the fewest" in text
-    assert explanation._CLEARLY == 3 and "within three times that" in text
+    assert testing_hypotheses._CLEARLY == 3 and "within three times that" in text
     limits = Thresholds()
     assert limits.float32.k_max == limits.float32.far_max and "nothing drifts there" in text
     assert limits.bf16.k_med == 1.5 and "from one and a half times the floor on" in text

@@ -26,7 +26,7 @@ from conformance.runner.store.files import write_text
 from conformance.runner.store.keys import PACKAGES
 from conformance.spec.records import record
 from conformance.spec.residual_stream import LAYOUTS
-from conformance.spec.shortening import clip
+from conformance.spec.shortening import clip, few
 
 SCHEMA = "conformance-bisect/1"
 
@@ -254,8 +254,8 @@ class _Reporter:
         subject, between = self.state.asked.subject, self.conclusion.between
         if between:
             return (
-                f"{subject} changed after {good} and not later than {bad}; nothing is known of the "
-                f"{len(between)} between them."
+                f"{subject} changed after {good} and not later than {bad}; untestable in between: "
+                f"{few(map(self.label, between), 3)}."
             )
         if self.state.asked.backwards:
             return f"{subject} {good} is the first without it; {bad} is the last that has it."

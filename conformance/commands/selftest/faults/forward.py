@@ -18,7 +18,7 @@ from conformance.commands.selftest.faults.model import (
     mlp,
     positional,
 )
-from conformance.commands.selftest.faults.rows import blurred, scaled, shifted, zeros
+from conformance.commands.selftest.faults.operators import blurred, scaled, shifted, zeros
 from conformance.spec.records import Side, Verdict
 
 OFF = (Verdict.WRONG, Verdict.DRIFT)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
+from conformance.commands.selftest.faults.operators import scaled, shifted
 from conformance.commands.selftest.faults.reads import EVERY, overwritten
-from conformance.commands.selftest.faults.rows import scaled, shifted
 from conformance.spec.records import Side, Verdict
 
 INPUT = FaultFamily(

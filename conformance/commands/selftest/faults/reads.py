@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
-from conformance.commands.selftest.faults.rows import (
+from conformance.commands.selftest.faults.operators import (
     blurred,
     bulk,
     halves_swapped,

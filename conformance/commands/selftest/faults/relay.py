@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from conformance.commands.selftest.fault import SKIPPED, STAGES, FaultFamily, Moment, Point
-from conformance.commands.selftest.faults.rows import blurred, in_float32, zeros
+from conformance.commands.selftest.faults.operators import blurred, in_float32, zeros
 from conformance.spec.records import Precision, Side, Verdict
 
 ENDED = (Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.MISSING)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from conformance.commands.selftest.fault import STAGES, VLLM, FaultFamily, Moment, Point
-from conformance.commands.selftest.faults.rows import flip_bit
+from conformance.commands.selftest.faults.operators import flip_bit
 from conformance.commands.selftest.faults.writes import MIXTURES
 from conformance.spec.records import Precision, Side, Site, Verdict
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from conformance.commands.selftest.fault import VLLM, FaultFamily, Inexpressible, Moment, Point
-from conformance.commands.selftest.faults.rows import scaled
+from conformance.commands.selftest.faults.operators import scaled
 from conformance.commands.selftest.faults.writes import skipped
 from conformance.spec.records import Precision, Side, Verdict
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from conformance.judge.cell import judgement as verdict
 from conformance.judge.cell.diagnosis import extent
-from conformance.judge.cell.diagnosis.explanation import explain
 from conformance.judge.cell.diagnosis.hypotheses import Hypothesis, NoisyRows
+from conformance.judge.cell.diagnosis.testing_hypotheses import explain
 from conformance.judge.cell.evidence import Evidence
 from conformance.judge.cell.measures import metrics
 from conformance.spec.records import Site, Verdict
