@@ -18,7 +18,8 @@ from conformance.commands.shared import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.expectations import Entry
 from conformance.runner.planning import machine
-from conformance.runner.planning.plan import cells, matcher
+from conformance.runner.planning.expression import matcher
+from conformance.runner.planning.plan import cells
 from conformance.runner.processes.parallel import side_by_side
 from conformance.runner.scheduling import Event, TimeLimits
 from conformance.runner.scheduling import run as run_jobs

@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.report.diff.columns import Cost, GroupChange, costs, layouts, match_columns
+from conformance.report.diff.matched_columns import Cost, GroupChange, costs, layouts, match_columns
 from conformance.spec.records import (
     CellResult,
     Judged,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.report.diff import ChangeKind, compare, document, headline
-from conformance.report.diff.columns import match_columns
+from conformance.report.diff.matched_columns import match_columns
 from conformance.report.render import markdown, page, terminal
 from conformance.spec.records import (
     Answer,

@@ -1,8 +1,6 @@
 """The plan: which cells an expression, a tier and a list of names choose."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conformance.errors import ConformanceError
 from conformance.runner.planning import plan
@@ -12,7 +10,6 @@ from tests import ours
 TINY = (Source("tiny"),)
 MODELS = (Model("llama", "llama", TINY), Model("gpt2", "gpt2", TINY, tiers=("full",)))
 BACKENDS = HF, PP2 = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
-WORDS = st.sampled_from(["llama", "gpt2", "hf", "vllm-pp2", "steering", "last"])
 
 
 @pytest.fixture(scope="module")
@@ -29,46 +26,6 @@ def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):
     )
     assert len(cells) == len({cell.id for cell in cells}) == 2 * 2 * cases
     assert [len(members) for members in plan.groups(cells).values()] == [cases] * 4
-
-
-@pytest.mark.parametrize(
-    ("expression", "matches"),
-    [
-        ("", True),
-        ("steering", True),
-        ("STEERING", True),
-        ("steering and hf", True),
-        ("steering and not hf", False),
-        ("ablation or (vllm-pp1 or hf) and last", True),
-        ("not (steering or ablation)", False),
-    ],
-)
-def test_expressions_choose_by_the_words_of_an_id(expression, matches):
-    assert plan.matcher(expression)("steering[llama-hf-last-small-one]") is matches
-
-
-@given(WORDS, WORDS, st.text("abcdefghijklmnop-[]", max_size=30))
-def test_an_expression_is_what_its_operators_say(left, right, text):
-    a, b = plan.matcher(left)(text), plan.matcher(right)(text)
-    assert plan.matcher(f"{left} and not {right}")(text) == (a and not b)
-    assert plan.matcher(f"({left} or {right})")(text) == (a or b)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [" or ".join(["a"] * 20_000), "(" * 9_000 + "a" + ")" * 9_000, "not " * 9_000 + "a"],
-    ids=["long", "deep", "denied"],
-)
-def test_the_length_and_depth_of_an_expression_cost_nothing(expression):
-    assert plan.matcher(expression)("abc")
-
-
-@pytest.mark.parametrize(
-    "expression", ["and", "steering and", "(steering", "not", "a b", "()", "a)", "a (b)", "a or (b"]
-)
-def test_an_expression_that_cannot_be_read_is_refused(expression):
-    with pytest.raises(ConformanceError, match="cannot read the expression"):
-        plan.matcher(expression)
 
 
 def test_names_are_chosen_in_the_manifests_order():
