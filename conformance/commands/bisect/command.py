@@ -75,7 +75,7 @@ def bisect(
     `conformance bisect --resume latest`.
     """
     engines.require_engine()
-    from conformance.commands.bisect import candidates, document, state, trial
+    from conformance.commands.bisect import candidates, output, state, trial
     from conformance.commands.bisect import report as reporting
     from conformance.report.render import terminal
 
@@ -115,8 +115,8 @@ def bisect(
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     report = reporting.make(folder.read(), conclusion, folder, cache_folder())
-    page = document.write(report, folder)
-    terminal.document(document.document(report), out)
+    page = output.write(report, folder)
+    terminal.document(output.document(report), out)
     say(f"{page}")
     raise typer.Exit(report.exit_code)
 

