@@ -13,7 +13,7 @@ from conformance.spec.checkpoints import cache_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from conformance.runner.store.cleaning import Item
+    from conformance.runner.store.retention import Item
 
 _GIB, _MIB = 1 << 30, 1 << 20
 
@@ -35,16 +35,16 @@ def clean(
     Runs that are in progress or can be resumed stay. Checkpoints and environments stay too
     (`conformance env remove`).
     """
-    from conformance.runner.store import cleaning
+    from conformance.runner.store import retention
 
     now = time.time()
-    limits = cleaning.RetentionLimits(days, int(room * _GIB), newest)
-    runs = cleaning.runs(reports)
-    cached = cleaning.observations(cache_folder() / "observations")
-    gone = cleaning.select_superfluous(runs, limits, now)
-    unused = cleaning.select_superfluous(cached, cleaning.RetentionLimits(days, limits.room), now)
+    limits = retention.RetentionLimits(days, int(room * _GIB), newest)
+    runs = retention.runs(reports)
+    cached = retention.observations(cache_folder() / "observations")
+    gone = retention.select_superfluous(runs, limits, now)
+    unused = retention.select_superfluous(cached, retention.RetentionLimits(days, limits.room), now)
     for run in gone:
-        age = (now - run.used) / cleaning.DAY
+        age = (now - run.used) / retention.DAY
         say(f"{run.path}  {run.size / _MIB:,.0f} MiB  {age:.0f} days old")
     say(f"runs: {_total(gone)} of {_total(runs)} can go")
     say(f"cached observations: {_total(unused)} of {_total(cached)} can go")
@@ -54,7 +54,7 @@ def clean(
         say("nothing was removed; conformance clean --yes removes it")
         return
     for item in (*gone, *unused):
-        cleaning.remove(item)
+        retention.remove(item)
     say("removed")
 
 

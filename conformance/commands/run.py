@@ -61,7 +61,7 @@ def run(
     """
     engines.require_engine()
     from conformance.report.terminal_text import summary
-    from conformance.runner.store import cleaning
+    from conformance.runner.store import retention
     from conformance.spec.checkpoints import cache_folder
 
     with selecting.join_cluster(on, running) as allocate:
@@ -75,7 +75,7 @@ def run(
         typer.echo(dumps({**place, "exit_code": results.footer.exit_code}))
     else:
         summary(results, page, out)
-    cleaning.sweep_observations(cache_folder())
+    retention.sweep_observations(cache_folder())
     raise typer.Exit(results.footer.exit_code)
 
 
@@ -106,7 +106,7 @@ def judge(
     # Searching half a million records for cycles takes a second and finds none.
     gc.disable()
 
-    from conformance.commands.check import kept
+    from conformance.commands.check import stored_check
     from conformance.commands.shared import execution
     from conformance.judge.expectations import load_expectations
     from conformance.report.terminal_text import summary
@@ -114,7 +114,7 @@ def judge(
     if folder.is_check:
         if widen != 1 or strict_numerics:
             raise ConformanceError("the answers of a check have one set of limits")
-        results, page = kept.answered_again(folder)
+        results, page = stored_check.answered_again(folder)
     else:
         results = execution.judge(
             folder,

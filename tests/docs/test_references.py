@@ -27,7 +27,7 @@ IN_DOCS = re.compile(r"(?<![\w./-])docs/[\w/.-]*\w")
 MODULE = re.compile(r"`(conformance(?:\.[a-z_]\w*)+)((?:\.[A-Z]\w*)?)`")
 OURS = re.compile(r"(?<![\w./-])(?:conformance|scenarios|tests|bench|scripts)/[\w/.-]*\w")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)?(?:#([\w-]+))?\)")
-#: Places that only a wheel has: `conformance.spec.inputs.packaged`.
+#: Places that only a wheel has: `conformance.spec.inputs.built_in_files`.
 IN_A_WHEEL = "conformance/packaged/"
 STEMS = "|".join(sorted(path.stem for path in (ROOT / "docs").glob("*.md")))
 LOOSE = re.compile(

@@ -10,16 +10,16 @@ from conformance.errors import ConformanceError
 from conformance.judge import expectations
 from conformance.judge.expectations import load_expectations
 from conformance.judge.expectations.entries import find_unmatched
-from conformance.spec.inputs import manifest, packaged, project
+from conformance.spec.inputs import built_in_files, manifest, project
 from conformance.spec.scenario import discover
 
 
 def test_an_empty_folder_has_what_is_built_in(tmp_path):
     here = project.here(tmp_path)
-    assert here.models == packaged.path("models.yaml")
-    assert here.scenarios == (packaged.path("scenarios"),)
-    assert here.known == packaged.path("known.yaml")
-    assert here.environments == packaged.path("environments.yaml")
+    assert here.models == built_in_files.path("models.yaml")
+    assert here.scenarios == (built_in_files.path("scenarios"),)
+    assert here.known == built_in_files.path("known.yaml")
+    assert here.environments == built_in_files.path("environments.yaml")
     assert here.reports == tmp_path / "reports"
 
 
@@ -38,7 +38,7 @@ def test_without_a_known_yaml_the_built_in_gaps_hold_and_are_not_the_projects_to
     (tmp_path / "models.yaml").write_text("models: {}")
     monkeypatch.chdir(tmp_path)
     known = load_expectations()
-    built_in = expectations.load(packaged.path("known.yaml"))
+    built_in = expectations.load(built_in_files.path("known.yaml"))
     assert [entry.reason for entry in known.entries] == [each.reason for each in built_in.entries]
     assert all(entry.sometimes for entry in known.entries) and known.own == ()
     (tmp_path / "known.yaml").write_text("known: []")
@@ -47,7 +47,7 @@ def test_without_a_known_yaml_the_built_in_gaps_hold_and_are_not_the_projects_to
 
 def test_a_folder_called_scenarios_alone_is_somebody_elses(tmp_path):
     (tmp_path / "scenarios").mkdir()
-    assert project.here(tmp_path).scenarios == (packaged.path("scenarios"),)
+    assert project.here(tmp_path).scenarios == (built_in_files.path("scenarios"),)
 
 
 def test_the_table_holds_in_every_folder_below_and_its_paths_are_the_projects(tmp_path):
@@ -55,7 +55,7 @@ def test_the_table_holds_in_every_folder_below_and_its_paths_are_the_projects(tm
     (tmp_path / "src" / "deep").mkdir(parents=True)
     here = project.here(tmp_path / "src" / "deep")
     assert here.models == tmp_path / "models.yaml"
-    assert here.scenarios == (packaged.path("scenarios"), tmp_path / FOLDER)
+    assert here.scenarios == (built_in_files.path("scenarios"), tmp_path / FOLDER)
     assert here.reports == tmp_path / "reports"
 
 
@@ -81,12 +81,12 @@ def test_what_init_writes_is_valid_and_adds_to_what_is_built_in(tmp_path):
     found = validate_project(project.here(tmp_path))
     assert found.errors == ()
     here = project.here(tmp_path)
-    built_in = manifest.load(packaged.path("models.yaml"))
+    built_in = manifest.load(built_in_files.path("models.yaml"))
     whole = manifest.load(here.models)
     assert [one.id for one in whole.models] == [*(m.id for m in built_in.models), "my-model"]
     assert whole.backends == built_in.backends
     assert whole.models[-1].sources[0].config["hidden_size"] == 256  # of the built-in defaults
-    assert set(discover(here.scenarios)) == {*discover(packaged.path("scenarios")), "halve"}
+    assert set(discover(here.scenarios)) == {*discover(built_in_files.path("scenarios")), "halve"}
 
 
 def test_init_changes_nothing_that_is_there(tmp_path):
@@ -122,10 +122,10 @@ def test_an_id_that_is_built_in_is_refused_with_its_line(tmp_path, text, line, w
 def test_a_scenario_of_a_built_in_name_is_refused(tmp_path):
     folder = tmp_path / "own_scenarios"
     folder.mkdir()
-    text = (packaged.path("scenarios") / "clean.py").read_text()
+    text = (built_in_files.path("scenarios") / "clean.py").read_text()
     (folder / "clean.py").write_text(text)
     with pytest.raises(ConformanceError, match="a scenario 'clean' already") as caught:
-        discover([packaged.path("scenarios"), folder])
+        discover([built_in_files.path("scenarios"), folder])
     assert caught.value.path == folder / "clean.py"
 
 
@@ -134,7 +134,7 @@ def test_two_folders_of_one_name_are_refused(tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / name / "same_scenarios"
         folder.mkdir(parents=True)
-        text = (packaged.path("scenarios") / "clean.py").read_text()
+        text = (built_in_files.path("scenarios") / "clean.py").read_text()
         (folder / f"{name}.py").write_text(text.replace("clean", name))
         (folder / "__init__.py").touch()
         folders.append(folder)
@@ -145,7 +145,7 @@ def test_two_folders_of_one_name_are_refused(tmp_path):
 def test_inherited_expectations_hold_and_are_not_the_projects_to_mend(tmp_path):
     (tmp_path / "known.yaml").write_text("extends: built-in\nknown: []\n")
     known = expectations.load(tmp_path / "known.yaml")
-    built_in = expectations.load(packaged.path("known.yaml"))
+    built_in = expectations.load(built_in_files.path("known.yaml"))
     assert len(known.entries) == len(built_in.entries) and known.own == ()
     assert all(entry.sometimes for entry in known.entries)
     assert find_unmatched(known, ()) == ()

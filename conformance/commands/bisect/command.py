@@ -75,8 +75,8 @@ def bisect(
     `conformance bisect --resume latest`.
     """
     engines.require_engine()
-    from conformance.commands.bisect import candidates, output, state, trial
-    from conformance.commands.bisect import report as reporting
+    from conformance.commands.bisect import candidates, show, state, trial
+    from conformance.commands.bisect.answer import make
     from conformance.report.render import terminal
 
     if resume:
@@ -114,9 +114,9 @@ def bisect(
     except KeyboardInterrupt:
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    report = reporting.make(folder.read(), conclusion, folder, cache_folder())
-    page = output.write(report, folder)
-    terminal.document(output.document(report), out)
+    report = make(folder.read(), conclusion, folder, cache_folder())
+    page = show.write(report, folder)
+    terminal.document(show.document(report), out)
     say(f"{page}")
     raise typer.Exit(report.exit_code)
 

@@ -18,7 +18,7 @@ from conformance.commands.bisect import candidates
 from conformance.commands.bisect.candidates import Candidate, CandidateSeries
 from conformance.commands.bisect.halving import BisectionConclusion
 from conformance.commands.bisect.next_step import run_trials
-from conformance.commands.bisect.output import BisectionProgress
+from conformance.commands.bisect.show import BisectionProgress
 from conformance.commands.bisect.signature import Signature
 from conformance.commands.bisect.state import (
     BisectFolder,

@@ -104,13 +104,13 @@ def check(
     chosen = named.find_model(model, manifest)
     named.require_layers(columns, chosen)
     engines.require_engine()
-    from conformance.commands.check import dumps, gather, kept, show
+    from conformance.commands.check import dumps, gather, show, stored_check
     from conformance.commands.check.checked import exit_code
     from conformance.commands.check.search.edits import write_fixes
     from conformance.commands.shared import execution
     from conformance.runner.planning import trust
     from conformance.runner.scheduling import TimeLimits
-    from conformance.runner.store import cleaning
+    from conformance.runner.store import retention
     from conformance.spec.records import to_json
 
     place = reports or selecting.checks()
@@ -127,8 +127,10 @@ def check(
         memory=memory,
         search=search,
     )
-    folder = kept.begin(request, place)
-    code = tuple(path for file in request.files for path in kept.contents(folder, file).values())
+    folder = stored_check.begin(request, place)
+    code = tuple(
+        path for file in request.files for path in stored_check.contents(folder, file).values()
+    )
     trust.note(cache_folder(), trust.Executed((chosen,), code=code))
     limits = TimeLimits(cell=timeout, load=load_timeout)
     with err.status("starting") as status:
@@ -138,12 +140,12 @@ def check(
         try:
             execution.keep_info(folder, summary)
             answered = _answer(request, folder, recorded, None if json else out, activity, known)
-            page = kept.publish(folder, request, answered)
+            page = stored_check.publish(folder, request, answered)
         except KeyboardInterrupt:
             activity.tell(_how_to_continue(request, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        cleaning.sweep(cleaning.runs(place), cleaning.CHECKS)
+        retention.sweep(retention.runs(place), retention.CHECKS)
     if fix:
         before = {str(file.path): file.text for file in request.files}
         for line in write_fixes([one.checked for one in answered], before):
@@ -152,7 +154,10 @@ def check(
     if json:
         typer.echo(f"[{', '.join(map(to_json, checked))}]")
     else:
-        cells = [(kept.cell_of(one).id, each) for one, each in zip(answered, checked, strict=True)]
+        cells = [
+            (stored_check.cell_of(one).id, each)
+            for one, each in zip(answered, checked, strict=True)
+        ]
         show.more(cells, folder.results().run, reports, err)
     raise typer.Exit(exit_code(checked))
 

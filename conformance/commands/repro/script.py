@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import conformance
-from conformance.commands.check import kept
+from conformance.commands.check import stored_check
 from conformance.commands.check.gather import CheckRequest
 from conformance.commands.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.engines import ENGINES
@@ -237,18 +237,18 @@ class CheckScript:
         """Return what the script would start and load, as the check's files name it: model, engine,
         the user's file, and the files that it imports or reads.
         """
-        code = tuple(kept.contents(self.run, self.file).values())
+        code = tuple(stored_check.contents(self.run, self.file).values())
         return Executed((self.request.model,), (Column(self.backend),), code=code)
 
     def beside(self) -> dict[str, Path]:
         """Return the files that must lie next to the script, by their names there."""
-        files = kept.contents(self.run, self.file)
+        files = stored_check.contents(self.run, self.file)
         return {name: path for name, path in files.items() if name != self.file.path.name}
 
 
 def script_of(run: RunFolder, cell: CellResult) -> CheckScript:
     """Return the script. Raises ConformanceError for a dump, or a file that no engine ran."""
-    request = kept.read_request(run)
+    request = stored_check.read_request(run)
     file = next((one for one in request.files if one.name == cell.case), None)
     backend = next((one for one in request.engines if one.id == cell.backend), None)
     if file is None or backend is None:

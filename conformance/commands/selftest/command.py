@@ -21,7 +21,7 @@ from conformance.commands.shared.options import (
 )
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner.planning import plan
-from conformance.runner.store import cleaning
+from conformance.runner.store import retention
 from conformance.spec.checkpoints import cache_folder
 from conformance.spec.records import Thresholds, widened
 
@@ -112,5 +112,5 @@ def selftest(
         raise typer.Exit(ExitCode.INTERRUPTED)
     show_table(table, out)
     say(f"{folder.path / 'index.html'}")
-    cleaning.sweep_observations(cache_folder())
+    retention.sweep_observations(cache_folder())
     raise typer.Exit(run.exit_code(table))

@@ -160,7 +160,7 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
     cell.
     """
     from conformance.runner import store
-    from conformance.runner.store.cleaning import CHECKS_RULE
+    from conformance.runner.store.retention import CHECKS_RULE
 
     if name == "check":
         return newest_check(reports, cell)

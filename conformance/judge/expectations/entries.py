@@ -32,7 +32,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from conformance.errors import ConformanceError
 from conformance.judge.expectations.conditions import Conditions, Patterns, listed
 from conformance.judge.expectations.sizes import SIZED, TOO_FAR, says_nothing
-from conformance.spec.inputs import packaged, project
+from conformance.spec.inputs import built_in_files, project
 from conformance.spec.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.spec.records import NEUTRAL, PREDICTIONS, Cell, Precision, Verdict, record
 
@@ -160,7 +160,7 @@ def load(path: Path) -> KnownGaps:
 
 def load_inherited() -> KnownGaps:
     """Return the built-in entries for another project, where a passing cell contradicts none."""
-    built_in = load(packaged.path("known.yaml")).entries
+    built_in = load(built_in_files.path("known.yaml")).entries
     entries = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
     return KnownGaps(entries, inherited=len(entries))
 

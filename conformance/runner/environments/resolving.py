@@ -18,10 +18,10 @@ from conformance.runner.environments import trees, uv
 from conformance.runner.environments.spec import EnginesMoved, Spec, Untestable, folder_of
 from conformance.runner.store import ask_versions
 from conformance.runner.store.files import read_record, write_record
-from conformance.spec.inputs import packaged
+from conformance.spec.inputs import built_in_files
 from conformance.spec.records import digest, record
 
-_LOCK = packaged.path("cpu.txt")
+_LOCK = built_in_files.path("cpu.txt")
 
 #: What every column needs: the engines, and what a worker of this package also imports.
 NEEDS = (

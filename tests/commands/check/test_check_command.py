@@ -17,7 +17,7 @@ from conformance.runner.planning import named
 from conformance.runner.scheduling import RunSummary
 from conformance.runner.store import RunFolder
 from conformance.spec.records import Model, Source
-from tests.commands.check.test_kept_check import FILE, gathered
+from tests.commands.check.test_stored_check import FILE, gathered
 
 
 @pytest.fixture

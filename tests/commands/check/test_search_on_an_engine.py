@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench import check_examples
-from conformance.commands.check import answer, gather, kept
+from conformance.commands.check import answer, gather, stored_check
 from conformance.commands.check.checked import CheckAnswer
 from conformance.commands.check.gather import CheckRequest
 from conformance.commands.check.searching import read_search_results
@@ -90,7 +90,7 @@ def harm_the_engine(tmp_path, fixed):
     columns = named.columns(["vllm-pp1"])
     files = user_file.read_all([path, fixed])
     request = CheckRequest(files, model, columns, (), "llama", memory=2)
-    run = kept.begin(request, tmp_path / "checks")
+    run = stored_check.begin(request, tmp_path / "checks")
     folder = gathered_in("vllm-pp1", Precision.FLOAT32)
     job = f"{model.id}:{folder}"
     ended = {}

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 import conformance
 from conformance.cli import app
-from conformance.commands.check import kept
+from conformance.commands.check import stored_check
 from conformance.commands.repro import script
 from conformance.errors import ConformanceError
 from conformance.runner.planning import trust
 from conformance.runner.store import RunFolder
 from conformance.spec.inputs import user_file
 from conformance.spec.records import Backend, Column, from_json
-from tests.commands.check.test_kept_check import VLLM, checked, published
+from tests.commands.check.test_stored_check import VLLM, checked, published
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TWO = Backend("vllm-pp2", "vllm", pipeline=2)
@@ -107,8 +107,8 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
     written(tmp_path)
     run = RunFolder(next((tmp_path / "checks").glob("2*")))
-    request = kept.read_request(run)
-    files = kept.contents(run, request.files[0])
+    request = stored_check.read_request(run)
+    files = stored_check.contents(run, request.files[0])
     assert files.keys() == {"my trace.py", "helper.py"}
     trust.note(tmp_path / "cache", trust.Executed((request.model,), code=tuple(files.values())))
     assert of_a_check(tmp_path, monkeypatch).exit_code == 0
@@ -121,7 +121,9 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
 def test_no_name_in_a_check_leads_out(name):
     """Its file is read, and its script is written, from a folder that is called so."""
     with pytest.raises(ValidationError):
-        from_json(kept.Kept, json.dumps({"named": "x", "prompts": [], "files": {name: "a.py"}}))
+        from_json(
+            stored_check.Kept, json.dumps({"named": "x", "prompts": [], "files": {name: "a.py"}})
+        )
 
 
 @pytest.mark.slow

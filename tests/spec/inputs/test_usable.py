@@ -11,7 +11,7 @@ import pytest
 from conformance.commands.validate import validate_project
 from conformance.errors import ConformanceError, ExitCode
 from conformance.runner.planning.selection import Choice, select
-from conformance.spec.inputs import manifest, packaged, project, usable
+from conformance.spec.inputs import built_in_files, manifest, project, usable
 
 BACKENDS = "backends:\n  hf: {engine: hf}\n"
 
@@ -119,7 +119,7 @@ def test_a_built_in_row_is_refused_with_the_line_of_its_own_file(
     monkeypatch.setattr(usable, "architectures", lambda: frozenset({"llama"}))
     with pytest.raises(ConformanceError, match="no architecture 'gpt2'") as caught:
         select(Choice(manifest=path, model=["gpt2"], backend=["hf"]))
-    assert caught.value.path == packaged.path("models.yaml")
+    assert caught.value.path == built_in_files.path("models.yaml")
 
 
 def test_architectures_are_read_from_the_files_of_transformers() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.runner.store import GroupFolder, ObservationCache, cleaning
-from conformance.runner.store.cleaning import DAY, Item, RetentionLimits, select_superfluous
+from conformance.runner.store import GroupFolder, ObservationCache, retention
+from conformance.runner.store.retention import DAY, Item, RetentionLimits, select_superfluous
 from conformance.spec.records import Group, Outcome, Status
 
 ITEMS = st.lists(st.tuples(st.integers(0, 100), st.floats(0, 50)), max_size=12).map(
@@ -74,9 +74,9 @@ def test_a_run_ends_with_a_cache_of_limited_size(tmp_path):
         (place / "values").write_bytes(b"x" * 8192)
         then = time.time() - days * DAY
         os.utime(place, (then, then))
-    cleaning.sweep(cleaning.observations(tmp_path), cleaning.OBSERVATIONS)
+    retention.sweep(retention.observations(tmp_path), retention.OBSERVATIONS)
     assert [place.exists() for place in places] == [False, True, True]
-    cleaning.sweep(cleaning.observations(tmp_path), RetentionLimits(days=30, room=8192))
+    retention.sweep(retention.observations(tmp_path), RetentionLimits(days=30, room=8192))
     assert [place.exists() for place in places] == [False, False, True]
 
 
@@ -85,16 +85,16 @@ def test_a_cached_observation_that_goes_meanwhile_counts_as_absent(tmp_path, mon
     group.write_group(Group("m", "b"))
     group.write_cell("s.c", Outcome(Status.OK), {"p0/s0/x": torch.zeros(1)})
     assert cache.keep("abcd", group, "s.c")
-    [item] = cleaning.observations(cache.folder)
+    [item] = retention.observations(cache.folder)
     checked = ObservationCache._checked
 
     def removed(self, entry, folders):
         stored = checked(self, entry, folders)
-        cleaning.remove(item)
+        retention.remove(item)
         return stored
 
     monkeypatch.setattr(ObservationCache, "_checked", removed)
     other = GroupFolder(tmp_path / "other")
     assert cache.fetch("abcd", other, "s.c") is None
     assert other.finished() == ()
-    assert cleaning.observations(cache.folder) == []
+    assert retention.observations(cache.folder) == []

@@ -13,11 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.commands.check import answer, gather, kept
+from conformance.commands.check import answer, gather, stored_check
 from conformance.commands.repro import script
 from conformance.commands.shared import selecting
 from conformance.runner.scheduling import RunSummary
-from conformance.runner.store import RunFolder, cleaning, gathered_in
+from conformance.runner.store import RunFolder, gathered_in, retention
 from conformance.spec.inputs import user_file
 from conformance.spec.records import (
     Backend,
@@ -64,7 +64,7 @@ def request_for(
 def checked(tmp_path: Path, *, factor: float) -> tuple[gather.CheckRequest, RunFolder]:
     """A check of one file whose engine gives `factor` times the reference."""
     request = request_for(tmp_path / "my trace.py")
-    run = kept.begin(request, tmp_path / "checks")
+    run = stored_check.begin(request, tmp_path / "checks")
     gathered(run, "my-trace", factor=factor)
     return request, run
 
@@ -102,7 +102,7 @@ _SECONDS = itertools.count()
 def published_of(folder: Path, name: str, checks: Path | None = None, *options: str) -> RunFolder:
     """A check of one file, newer than those before it, whose engine gives twice the reference."""
     request = request_for(folder / name, "llama", options)
-    begun = kept.begin(request, checks or folder / "checks").path
+    begun = stored_check.begin(request, checks or folder / "checks").path
     # Of one second names have no order.
     run = RunFolder(begun.rename(begun.with_name(f"20260101-{next(_SECONDS):06}-0000")))
     run.write_plan(replace(run.plan(), run=run.id))
@@ -112,7 +112,7 @@ def published_of(folder: Path, name: str, checks: Path | None = None, *options: 
 
 
 def published(request: gather.CheckRequest, run: RunFolder) -> Path:
-    return kept.publish(run, request, tuple(answer.answers(request, run)))
+    return stored_check.publish(run, request, tuple(answer.answers(request, run)))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_the_verbs_of_a_run_read_a_check(tmp_path):
 def test_a_check_holds_its_files_and_what_they_import(tmp_path):
     _, run = checked(tmp_path, factor=1.0)
     (tmp_path / "my trace.py").unlink()
-    names = sorted(path.name for path in kept.folder_of(run, "my-trace").iterdir())
+    names = sorted(path.name for path in stored_check.folder_of(run, "my-trace").iterdir())
     assert names == ["helper.py", "my trace.py"]
-    again = kept.read_request(run)
+    again = stored_check.read_request(run)
     assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
 
 
@@ -187,16 +187,16 @@ def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
         (0, 2, ["0", "3", "4", "latest"]),
         (0, 1, ["0", "4", "latest"]),
     ):
-        limits = replace(cleaning.CHECKS, room=room_kib << 10, newest=newest)
-        cleaning.sweep(cleaning.runs(tmp_path), limits)
+        limits = replace(retention.CHECKS, room=room_kib << 10, newest=newest)
+        retention.sweep(retention.runs(tmp_path), limits)
         assert left(tmp_path) == stay
 
 
 def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, here):
     told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
     most, stay = (
-        f"more than {cleaning.CHECKS.room >> 30} GiB",
-        f"the newest {cleaning.CHECKS.newest}",
+        f"more than {retention.CHECKS.room >> 30} GiB",
+        f"the newest {retention.CHECKS.newest}",
     )
     assert most in told and stay in told and "--reports" in told
     documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
@@ -279,7 +279,7 @@ def test_the_commands_of_a_check_work_where_they_are_shown(tmp_path, monkeypatch
     assert said["again"][-2:] == ["--reports", "rep"]
     assert said["alone"][-2:] == ["--reports", "../rep"]
     assert found_by(said["alone"]) == run.path.resolve()
-    assert kept.read_request(run).options == (
+    assert stored_check.read_request(run).options == (
         "--reports",
         "rep",
     )  # as it is when it is judged again
@@ -302,8 +302,8 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
     request = replace(request, files=(user_file.read(file),))
     names = ["data/more.pt", "helper.py", "my trace.py", "vector.pt"]
-    assert sorted(kept.needed_files(file)) == names
-    run = kept.begin(request, tmp_path / "again")
+    assert sorted(stored_check.needed_files(file)) == names
+    run = stored_check.begin(request, tmp_path / "again")
     for name in ("vector.pt", "data/more.pt"):
         (tmp_path / name).unlink()
     gathered(run, "my-trace", factor=2.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text as Line
 
+from conformance.commands.bisect.answer import Report
 from conformance.commands.bisect.halving import Class
 from conformance.commands.bisect.next_step import Next
-from conformance.commands.bisect.report import Report
 from conformance.commands.bisect.state import BisectFolder, BisectionState, CandidateTrial
 from conformance.errors import ExitCode
 from conformance.report.render import markdown, page
