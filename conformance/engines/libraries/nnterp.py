@@ -8,7 +8,14 @@ import torch
 from nnsight import save
 from nnterp import StandardizedTransformer
 
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
+from conformance.engines.libraries.adapter import (
+    Ends,
+    LibraryEngine,
+    Place,
+    PromptBatch,
+    ends_of,
+    named,
+)
 from conformance.engines.loading import attention, generate_greedily
 from conformance.spec.programs import ModelPart
 from conformance.spec.records import Job

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
+from conformance.engines.libraries.adapter import (
+    Ends,
+    LibraryEngine,
+    Place,
+    PromptBatch,
+    ends_of,
+    named,
+)
 from conformance.engines.loading import attention, generate_greedily
 from conformance.engines.tree import layer_path
 from conformance.spec.programs import ModelPart

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch, ends_of, named
+from conformance.engines.libraries.adapter import (
+    Ends,
+    LibraryEngine,
+    Place,
+    PromptBatch,
+    ends_of,
+    named,
+)
 from conformance.spec.programs import ModelPart
 from conformance.spec.records import Job
 

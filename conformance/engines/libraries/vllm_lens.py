@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.libraries import Ends, LibraryEngine, Place, PromptBatch
+from conformance.engines.libraries.adapter import Ends, LibraryEngine, Place, PromptBatch
 from conformance.engines.vllm.sampled import make_untraced_parameters, parse_output
 from conformance.spec.programs import ModelPart
 from conformance.spec.records import Job

@@ -16,9 +16,9 @@ from conformance.runner.scheduling import TimeLimits
 from conformance.runner.scheduling.group import GroupRun
 from conformance.runner.scheduling.planned import Planned
 from conformance.runner.store import GroupFolder, RunFolder
-from conformance.spec.checkpoints import FETCH_SECONDS
 from conformance.spec.inputs import manifest
 from conformance.spec.records import Column, Precision
+from conformance.spec.wheels import FETCH_SECONDS
 from tests import ours
 from tests.faulty_run import job
 

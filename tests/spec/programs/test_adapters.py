@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from conformance.engines import LIBRARIES, Refused
-from conformance.engines.libraries import PromptBatch
+from conformance.engines.libraries.adapter import PromptBatch
 from conformance.spec.programs import Acts, Do, ModelPart, Operation, Program, Tokens
 from tests.spec.programs.toy import library_job
 

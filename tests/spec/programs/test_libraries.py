@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance.engines import Refused, libraries
-from conformance.engines.libraries import LibraryEngine, PromptBatch
+from conformance.engines import Refused
+from conformance.engines.libraries import adapter
+from conformance.engines.libraries.adapter import LibraryEngine, PromptBatch
 from conformance.engines.traced import flatten_runs
 from conformance.spec.programs import Do, ModelPart, Operation, Program, check
 from conformance.spec.scenario import Scenario, discover
@@ -21,7 +22,7 @@ SEVEN = {"clean", "read_all", "cross_consume", "cross_write", "ablation", "steer
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> LibraryEngine:
     toy = Toy(LAYERS)
-    monkeypatch.setattr(libraries, "vector", lambda _, layer, seed: toy.direction(layer, seed))
+    monkeypatch.setattr(adapter, "vector", lambda _, layer, seed: toy.direction(layer, seed))
     return LibraryEngine(library_job("toy"), toy)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.engines.libraries import Ends, PromptBatch
+from conformance.engines.libraries.adapter import Ends, PromptBatch
 from conformance.spec.direction import direction
 from conformance.spec.programs import Program
 from conformance.spec.records import Backend, Case, Column, Job, Model, Precision

@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance.commands.check.values import compare
 from conformance.commands.check.values.compare import UNNAMED, Compared, PrecisionReference, Values
 from conformance.commands.check.values.divergence import compare_rows
-from conformance.commands.check.values.naming import Names
+from conformance.commands.check.values.returned_names import Names
 from conformance.runner.store import RunFolder
 from conformance.spec.builtin.user_trace import case_of
 from conformance.spec.records import Case, Outcome, Precision, Site, Status

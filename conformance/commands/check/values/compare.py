@@ -15,7 +15,7 @@ from itertools import dropwhile
 import torch
 from torch import Tensor
 
-from conformance.commands.check.values.naming import Names, plain
+from conformance.commands.check.values.returned_names import Names, plain
 from conformance.judge.cell.judge_cell import Judgement, judge_cell
 from conformance.judge.cell.judgement import unknown
 from conformance.judge.cell.measures.metrics import rows

@@ -4,8 +4,8 @@ import json
 
 import torch
 
-from conformance.commands.check.values import compare, naming
-from conformance.commands.check.values.naming import Names
+from conformance.commands.check.values import compare, returned_names
+from conformance.commands.check.values.returned_names import Names
 from conformance.spec.builtin.user_trace import CALLED
 from conformance.spec.records import Judged, Precision, Site, Verdict
 
@@ -18,7 +18,7 @@ CALLS = {
 
 
 def names():
-    return naming.read({CALLED: torch.tensor(list(json.dumps(CALLS).encode()))})
+    return returned_names.read({CALLED: torch.tensor(list(json.dumps(CALLS).encode()))})
 
 
 def test_a_value_is_called_by_the_way_to_it_and_all_of_them_without_the_numbers():
@@ -32,7 +32,7 @@ def test_a_value_is_called_by_the_way_to_it_and_all_of_them_without_the_numbers(
 
 def test_what_only_the_engine_returns_is_called_by_its_site():
     assert Names().of(Site("kept", step=2, layer=1)) == "kept[1][2]"
-    assert naming.read({}) == Names()
+    assert returned_names.read({}) == Names()
 
 
 def test_an_observation_has_the_user_s_name_and_its_prompt_where_there_are_several():
