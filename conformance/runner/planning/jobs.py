@@ -152,13 +152,13 @@ class _ModelJobMaker:
                 engines[precision] += own
                 after = _ids(own) if not self.float32_only.isdisjoint(cells) else ()
         every = list(chain(*engines.values()))
-        follow = partial(self._reference_again, columns, in_bf16)
-        again = self._planned(AGAIN, REFERENCE, follow, needs=(reference.id,), after=_ids(every))
+        if self.float32_only:
+            make = partial(self._reference_again, columns, in_bf16)
+            needs, after = (reference.id,), _ids(every)
+            every.append(self._planned(AGAIN, REFERENCE, make, needs=needs, after=after))
         follow = partial(self._forced, columns)
-        forced = self._planned(
-            FORCED.id, FORCED, follow, needs=(reference.id,), after=_ids([*every, again])
-        )
-        return [build, reference, *every, again, forced]
+        forced = self._planned(FORCED.id, FORCED, follow, needs=(reference.id,), after=_ids(every))
+        return [build, reference, *every, forced]
 
     def _groups(
         self, column: Column, cells: Sequence[Cell]
