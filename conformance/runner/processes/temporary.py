@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -46,7 +46,7 @@ def folder(room: int = 0) -> Iterator[Path]:
     parent = Path(tempfile.gettempdir())
     if len(os.fsencode(parent)) + len(f"/{PREFIX}12345678/") + room > _LONGEST:
         parent = _SHORT
-    _sweep()
+    elsewhere = _sweep()
     new = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
     descriptor = os.open(new, _FOLDER)
     try:
@@ -58,7 +58,7 @@ def folder(room: int = 0) -> Iterator[Path]:
         finally:
             remove(path)
             # A process of a run that was killed just before may have kept its folder locked.
-            _sweep()
+            _sweep(elsewhere)
     finally:
         os.close(descriptor)
 
@@ -124,11 +124,15 @@ def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
     return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
 
 
-def _sweep() -> None:
-    # Orphans would have removed their run's folder, so their folders are removed wherever they are.
+def _sweep(elsewhere: Collection[Path] = ()) -> set[Path]:
+    """End the processes of killed runs, and remove their folders: here, `elsewhere`, and where
+    these processes have them, since they would have removed them. Return the last, for another
+    sweep: a process that has not ended yet keeps its folder locked.
+    """
     named = {Path(sessions.variable(pid, "TMPDIR")) for pid in sessions.orphans()}
     sessions.end_orphans()
-    found = {path for path in named if path.name.startswith(PREFIX)}
+    named = {path for path in (*elsewhere, *named) if path.name.startswith(PREFIX)}
+    found = set(named)
     for parent in (Path(tempfile.gettempdir()), _SHORT):
         found |= {*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}
     for path in found:
@@ -145,3 +149,4 @@ def _sweep() -> None:
                 remove(path)
             finally:
                 os.close(descriptor)
+    return named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -238,6 +239,25 @@ def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
         assert other.exists(), "no run's folder by its name"
     finally:
         shared.unlink(missing_ok=True)
+
+
+def test_a_folder_elsewhere_that_a_dying_process_still_holds_is_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, here = tmp_path / "elsewhere" / "cfm-run-killed", tmp_path / "here"
+    for made in (elsewhere, here):
+        made.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(here))
+    held = os.open(elsewhere, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    monkeypatch.setattr(sessions, "orphans", lambda: {1})
+    monkeypatch.setattr(sessions, "end_orphans", lambda: None)
+    monkeypatch.setattr(sessions, "variable", lambda *_: str(elsewhere))
+    with temporary.folder():
+        assert elsewhere.exists()
+        monkeypatch.setattr(sessions, "orphans", set)  # it has ended, and nobody names the folder
+        os.close(held)
+    assert not elsewhere.exists()
 
 
 #: By a process id that another process has by now, and marks of another kind.
