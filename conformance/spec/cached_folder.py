@@ -44,6 +44,7 @@ def publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
         folder.rename(final)
 
 
-def sha256_of(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,7 +18,7 @@ import platformdirs
 from pydantic import ValidationError
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.spec.cached_folder import building, publish, sha256_of
+from conformance.spec.cached_folder import building, file_digest, publish
 from conformance.spec.records import Model, Source, digest, from_json, record, to_json
 from conformance.spec.wheels import FETCH_SECONDS, fetch
 
@@ -192,7 +192,7 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
     """Write the digest of every file into the folder's seal."""
     files = {
         path.relative_to(folder).as_posix(): _File(
-            path.stat().st_size, path.stat().st_mtime_ns, sha256_of(path)
+            path.stat().st_size, path.stat().st_mtime_ns, file_digest(path)
         )
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SEAL
@@ -204,4 +204,4 @@ def seal(folder: Path, source: str, architecture: str, shape: CheckpointShape) -
 def _intact(path: Path, sealed: _File, deep: bool) -> bool:
     status = path.stat()
     trusted = status.st_mtime_ns == sealed.mtime_ns and not deep
-    return status.st_size == sealed.size and (trusted or sha256_of(path) == sealed.sha256)
+    return status.st_size == sealed.size and (trusted or file_digest(path) == sealed.sha256)

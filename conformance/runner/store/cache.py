@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.runner.store.files import file_digest, read_record, replacing, write_text
+from conformance.runner.store.files import read_record, replacing, write_text
 from conformance.runner.store.folder import GroupFolder
 from conformance.runner.store.keys import are_unchanged
 from conformance.spec import loose_json
+from conformance.spec.cached_folder import file_digest
 from conformance.spec.records import Group, Outcome, Status
 
 _CELL = ("outcome.json", "observations.safetensors")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import ConformanceError
-from conformance.runner.store.files import file_digest, replacing
+from conformance.runner.store.files import replacing
+from conformance.spec.cached_folder import file_digest
 from conformance.spec.records import Answer, CellResult, Gain, Judged, Verdict
 
 #: The file's name.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import uuid
@@ -117,12 +116,6 @@ def _invalid(kind: type[Any], path: Path, words: str) -> ConformanceError:
         path=path,
         remedy="the file is damaged or of another version: remove it and run again",
     )
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

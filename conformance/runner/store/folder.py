@@ -243,14 +243,11 @@ class RunFolder:
         columns: dict[tuple[str, str], list[Cell]] = {}
         for cell in plan.cells:
             columns.setdefault((cell.model, cell.backend), []).append(cell)
+        narrow -= {cell for cells in columns.values() if self.refuses(cells) for cell in cells}
         return tuple(
             cell
-            for cells in columns.values()
-            for alone in [not self.refuses(cells)]
-            for cell in cells
-            for precisions in [
-                (Precision.FLOAT32,) if cell in narrow and alone else plan.precisions
-            ]
+            for cell in plan.cells
+            for precisions in [(Precision.FLOAT32,) if cell in narrow else plan.precisions]
             if not all(self._has_outcome(cell, precision) for precision in precisions)
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.runner.store import installed_files
-from conformance.runner.store.files import file_digest
+from conformance.spec.cached_folder import file_digest
 from conformance.spec.records import Case, Job, to_json
 
 #: The packages whose versions a run reports.

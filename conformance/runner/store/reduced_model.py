@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 
 from conformance.errors import ConformanceError
 from conformance.runner.store import details
-from conformance.runner.store.files import file_digest, read_record, write_record
+from conformance.runner.store.files import read_record, write_record
 from conformance.spec import loose_json
+from conformance.spec.cached_folder import file_digest
 from conformance.spec.records import CellResult, Confirmation, Thresholds, record
 from conformance.spec.records.base import Id
 

@@ -121,12 +121,13 @@ class FileReference:
     ) -> Tried:
         """Return the result of a version with this outcome; `lines` are those that raised."""
         if outcome.status is not Status.OK:
-            last, innermost = max(lines, default=0), lines[:1]
-            end = text.count("\n") if lines else _ABOVE
-            if not lines and outcome.status in {Status.CRASH, Status.TIMEOUT}:
-                end = 0  # nobody knows where it ended: an error at any line may come before it
-            behind = (float(end - line) for line in (last, *innermost))
-            return Tried(text, outcome, (_RAISES, *behind), lines=lines)
+            if lines:
+                behind = [text.count("\n") - line for line in (max(lines), lines[0])]
+            elif outcome.status in {Status.CRASH, Status.TIMEOUT}:
+                behind = [0]  # nobody knows where it ended: an error at any line may come before it
+            else:
+                behind = [_ABOVE]
+            return Tried(text, outcome, (_RAISES, *map(float, behind)), lines=lines)
         missing = self.missing(mine)
         compared = self.judge(mine, precision)
         drifts = precision is Precision.BF16 and compare.numerics_only(compared.judgement)
