@@ -4,6 +4,7 @@ The product of all models, backends and cases is the full tier. Of each scenario
 keeps the cells that satisfy these rules:
 
 - A model that represents a kind of layer runs every case on every backend.
+- Another model of the same architecture runs the scenario's last case, on every backend.
 - Every other model runs every value of every option of the scenario, and every backend.
 - All other models together run every pair of values of two options; the backend is an option.
 - Cases that depend only on the engine run only on the models that represent a kind of layer.
@@ -64,11 +65,10 @@ def cover(
     for cell in product:
         row = cell.model, cell.case, backends[cell.backend]
         rows.setdefault(cell.scenario, {}).setdefault(row, []).append(cell)
-    ids = [model.id for model in models]
     chosen = {
         cell
         for name, own in rows.items()
-        for row in _Dealer(scenarios[name], own).choose(ids, kinds)
+        for row in _Dealer(scenarios[name], own).choose(models, kinds)
         for cell in own[row]
     }
     cells = tuple(cell for cell in product if cell in chosen)
@@ -96,18 +96,22 @@ class _Dealer:
             both = [*combinations(named, 1), *combinations(named, 2)]
             self._covers[row] = set(map(frozenset, both))
 
-    def choose(self, models: Sequence[str], kinds: Collection[str]) -> set[_Row]:
+    def choose(self, models: Sequence[Model], kinds: Collection[str]) -> set[_Row]:
         there = {row[0] for row in self._covers}
-        own = [model for model in models if model in there]
-        whole = [model for model in own if model in kinds] or own[:1]
+        own = [model for model in models if model.id in there]
+        whole = [model for model in own if model.id in kinds] or own[:1]
+        represented = {model.architecture for model in whole}
         taken: set[_Row] = set()
         dealt: list[_Row] = []
         for model in own:
-            rows = [row for row in self._covers if row[0] == model]
+            rows = [row for row in self._covers if row[0] == model.id]
             if model in whole:
                 taken.update(rows)
                 continue
             rows = [row for row in rows if row[1] not in self._of_engine]
+            if model.architecture in represented:
+                taken.update(row for row in rows if row[1] == rows[-1][1])
+                continue
             dealt += rows
             every = {one for row in rows for one in self._covers[row]}
             taken |= self._take(rows, {value for value in every if len(value) == 1})

@@ -68,6 +68,10 @@ class GroupRun:
         self._lost: list[str] = []
 
     @property
+    def loading(self) -> bool:
+        return not (self._loaded or (self.attempt is not None and self.attempt.loaded))
+
+    @property
     def nothing_waiting(self) -> bool:
         return not self._trials.waiting
 

@@ -110,11 +110,28 @@ class Runner:
         )
 
     def _begin_ready(self) -> None:
-        for planned in list(self._waiting):
-            if self._workers.has_room_for(planned) and self._ready(planned):
-                self._waiting.remove(planned)
-                self._begin(planned)
+        while ready := [
+            planned
+            for planned in self._waiting
+            if self._workers.has_room_for(planned) and self._ready(planned)
+        ]:
+            planned = min(ready, key=self._would_wait_for_kernels)  # the first of equals
+            self._waiting.remove(planned)
+            self._begin(planned)
         self._workers.prepare(self._waiting)
+
+    def _would_wait_for_kernels(self, planned: Planned) -> bool:
+        """Return whether a similar engine of the same model is still loading.
+
+        Engines may compile kernels while they load. Of two that need the same kernel, one would
+        wait for the other's lock with its core idle.
+        """
+        return planned.folder is not None and any(
+            group.loading
+            and group.planned.launch.preload == planned.launch.preload
+            and group.folder.path.parent == planned.folder.parent
+            for group in self._running.values()
+        )
 
     def _ready(self, planned: Planned) -> bool:
         """Return whether everything this job waits for has ended, or progressed far enough."""

@@ -66,7 +66,7 @@ matrices = st.tuples(
 def test_every_case_on_the_kinds_every_value_elsewhere_every_pair_over_all(matrix):
     sizes, count, width, which = matrix
     scenarios = {f"s{i}": made(f"s{i}", size) for i, size in enumerate(sizes)}
-    models = [Model(f"m{i}", "llama", ()) for i in range(count)]
+    models = [Model(f"m{i}", f"family{i}", ()) for i in range(count)]
     columns = [Column(Backend(f"b{i}", "hf")) for i in range(width)]
     backends = {column.id: column.backend.id for column in columns}
     kinds = [f"m{i}" for i in which if i < count]
@@ -102,9 +102,20 @@ def test_what_depends_on_the_engine_alone_runs_on_the_kinds_of_layer_only():
     assert {c.model for c in cover(everything, models, columns, scenarios).cells} == {"a"}
 
 
+def test_another_model_of_a_represented_architecture_runs_the_last_case_on_every_backend():
+    scenarios = {"s": made("s", (3, 2)), "t": made("t", (2,), depends_on="engine")}
+    models = [Model("tiny", "llama", ()), Model("small", "opt", ()), Model("trained", "llama", ())]
+    columns = [Column(Backend(name, "hf")) for name in ("x", "y", "z")]
+    everything = plan.cells(models, columns, scenarios)
+    chosen = cover(everything, models, columns, scenarios, ["tiny"]).cells
+    own = [cell for cell in chosen if cell.model == "trained"]
+    assert [cell.backend for cell in own] == ["x", "y", "z"]
+    assert {(cell.scenario, cell.case) for cell in own} == {("s", "2-1")}
+
+
 def test_a_backend_in_several_environments_runs_the_same_cells_in_each():
     scenarios = {"s": made("s", (3, 2))}
-    models = [Model(name, "llama", ()) for name in ("a", "b")]
+    models = [Model(name, name, ()) for name in ("a", "b")]
     columns = [
         Column(Backend("hf", "hf")),
         Column(Backend("vllm", "vllm")),
@@ -122,7 +133,7 @@ def test_a_backend_in_several_environments_runs_the_same_cells_in_each():
 
 def test_bf16_reads_on_one_backend_in_turn_and_writes_once_a_model():
     scenarios = {"read": made("read", (2,)), "write": made("write", (4,), writes=True)}
-    models = [Model(f"m{i}", "llama", ()) for i in range(4)]
+    models = [Model(f"m{i}", f"family{i}", ()) for i in range(4)]
     columns = [
         Column(Backend(name, engine)) for name, engine in (("x", "hf"), ("y", "e"), ("z", "e"))
     ]
@@ -143,13 +154,14 @@ def default():
 
 
 def test_the_default_tier_covers_the_project(default):
-    """At most a quarter of what the full tier observes, and every value on every family."""
+    """At most a quarter of what the full tier observes, and every value on every architecture."""
     known, scenarios = manifest.load(ROOT / "models.yaml"), discover(ROOT / "scenarios")
     columns = default.columns
     full = plan.cells([m for m in known.models if "full" in m.tiers], columns, scenarios)
     observed = 2 * len(default.cells) - len(default.float32_only)
     assert observed <= 2 * len(full) / 4
     kinds = {model.id for model in default.models if "layer_kinds" in model.tiers}
+    of = {model.id: model.architecture for model in default.models}
     for model, scenario in product(default.models, scenarios.values()):
         of_family = {
             value
@@ -163,7 +175,7 @@ def test_the_default_tier_covers_the_project(default):
         run = {
             value
             for cell in default.cells
-            if (cell.model, cell.scenario) == (model.id, scenario.name)
+            if (of[cell.model], cell.scenario) == (model.architecture, scenario.name)
             for group in ("layers", "options")
             for value in scenario.cases[cell.case][group].items()
         }
