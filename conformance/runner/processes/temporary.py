@@ -21,6 +21,7 @@ from multiprocessing import shared_memory
 from pathlib import Path
 
 from conformance.runner.processes import sessions
+from conformance.runner.processes.unquoted import name_without_quotes
 
 #: Short, because a local socket's whole path has at most 107 characters.
 PREFIX = "cfm-run-"
@@ -119,9 +120,10 @@ def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
     It is kept per `device`, the hardware and its selected instructions: torch would find the
     sources of another instruction set and fail to compile them.
     """
-    kept = cache / "inductor" / hashlib.sha256(device.encode()).hexdigest()[:12]
-    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept))
-    return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
+    default = cache / "inductor" / hashlib.sha256(device.encode()).hexdigest()[:12]
+    kept = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", default))
+    kept.mkdir(parents=True, exist_ok=True)
+    return {"TORCHINDUCTOR_CACHE_DIR": str(name_without_quotes(kept)), "TMPDIR": str(path)}
 
 
 def _sweep(elsewhere: Collection[Path] = ()) -> set[Path]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from conformance.runner.environments import importable
 from conformance.runner.processes import sessions
+from conformance.runner.processes.unquoted import name_interpreter
 from conformance.runner.scheduling.planned import Launch
 
 #: A zygote must have one thread when it forks, and its workers share the machine with others.
@@ -92,7 +93,7 @@ def start(
         try:
             process = subprocess.Popen(
                 [
-                    *(str(launch.python), "-m", "conformance.worker.zygote"),
+                    *(str(name_interpreter(launch.python)), "-m", "conformance.worker.zygote"),
                     *(str(its.fileno()), launch.preload),
                 ],
                 pass_fds=(its.fileno(),),
