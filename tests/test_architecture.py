@@ -191,7 +191,7 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
 def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
-        r"conformance(\.(errors|runner(\.processes(\.(sessions|temporary))?|\.store(\..*)?)?"
+        r"conformance(\.(errors|runner(\.processes(\.(sessions|temporary|unquoted))?|\.store(\..*)?)?"
         r"|spec(\.(authoring|cached_folder|checkpoints|inputs(\.config_keys)?|loose_json|regular_file|stub_modules|wheels"
         r"|records(\.(base|observed|judged|predictions|verdict))?))?"
         r"|worker(\.(frames|opened|process_state|root_cause))?))?$"

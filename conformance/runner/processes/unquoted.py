@@ -10,12 +10,11 @@ import hashlib
 import os
 import shlex
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-#: Where the links are if the temporary folder needs quotes too.
-_PLAIN = "/tmp"  # noqa: S108 - a folder of our own is made there
+#: The links outlive a run, so they are not in its temporary folder.
+_PARENT = Path("/tmp")  # noqa: S108 - a folder of our own is made there
 
 
 def name_without_quotes(folder: Path) -> Path:
@@ -25,16 +24,15 @@ def name_without_quotes(folder: Path) -> Path:
     """
     if shlex.quote(str(folder)) == str(folder):
         return folder
-    parent = tempfile.gettempdir()
-    parent = parent if shlex.quote(parent) == parent else _PLAIN
-    links = Path(parent) / f"conformance-links-{os.getuid()}"
+    folder = folder.absolute()
+    links = _PARENT / f"conformance-links-{os.getuid()}"
     links.mkdir(mode=0o700, exist_ok=True)
     found = links.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{links} is not a folder that only this user can change: remove it")
     link = links / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     with suppress(FileExistsError):
-        link.symlink_to(folder.absolute())
+        link.symlink_to(folder)
     return link
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from conformance.runner.scheduling.planned import Launch
 @pytest.fixture(autouse=True)
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the links are made in."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(unquoted, "_PARENT", tmp_path)
     return tmp_path
 
 
@@ -51,15 +50,6 @@ def test_links_that_another_user_could_change_are_refused(tmp_path: Path) -> Non
     unquoted.name_without_quotes(quoted).parent.chmod(0o777)
     with pytest.raises(PermissionError, match="remove it"):
         unquoted.name_without_quotes(quoted)
-
-
-def test_links_are_elsewhere_if_the_temporary_folder_needs_quotes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unquoted, "_PLAIN", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder(tmp_path)))
-    link = unquoted.name_without_quotes(folder(tmp_path, "b c"))
-    assert link.parent.parent == tmp_path
 
 
 def test_compiled_code_is_kept_below_a_path_without_quotes(
