@@ -44,7 +44,7 @@ def folder(room: int = 0) -> Iterator[Path]:
     """Create a folder that only this user can enter. Folders of killed runs are swept, and their
     processes ended. `room` is the length of the longest socket path below the folder.
     """
-    parent = Path(tempfile.gettempdir())
+    parent = name_without_quotes(Path(tempfile.gettempdir()))
     if len(os.fsencode(parent)) + len(f"/{PREFIX}12345678/") + room > _LONGEST:
         parent = _SHORT
     elsewhere = _sweep()

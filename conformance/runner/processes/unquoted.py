@@ -1,7 +1,8 @@
 """Paths for programs that do not quote them.
 
 torch's inductor gives the compiler paths without quotes, and vLLM lists libraries in LD_PRELOAD,
-which is split at spaces. An interpreter or a cache below such a folder is reached by a link.
+which is split at spaces. An interpreter, a cache or a temporary file below a folder whose path has
+a space is reached by a link.
 """
 
 from __future__ import annotations

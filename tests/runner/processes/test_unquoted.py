@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -62,6 +64,18 @@ def test_compiled_code_is_kept_below_a_path_without_quotes(
     assert cache in Path(kept).resolve().parents
 
 
+def test_temporary_files_are_below_a_path_without_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(temporary, "_LONGEST", 1000)  # pytest's folder has a long path
+    with temporary.folder() as path:
+        assert " " not in str(path)
+        assert [path.name] == [made.name for made in place.iterdir()]
+    assert list(place.iterdir()) == []
+
+
 def test_a_zygote_in_a_folder_with_a_space_finds_its_packages_by_a_path_without(
     tmp_path: Path,
 ) -> None:
@@ -71,7 +85,7 @@ def test_a_zygote_in_a_folder_with_a_space_finds_its_packages_by_a_path_without(
     launch = Launch(python=environment / python.parent.name / python.name)
     zygote = zygotes.start(launch, log=tmp_path / "log", mark="test", places={})
     try:
-        command = Path(f"/proc/{zygote.process.pid}/cmdline").read_bytes().decode().split("\0")
+        command = cast("list[str]", zygote.process.args)
         words = "import importlib.util as u, sys; print(sys.prefix, u.find_spec('torch').origin)"
         found = subprocess.run(
             [command[0], "-c", words], capture_output=True, text=True, check=True
