@@ -120,10 +120,10 @@ def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
     It is kept per `device`, the hardware and its selected instructions: torch would find the
     sources of another instruction set and fail to compile them.
     """
-    default = cache / "inductor" / hashlib.sha256(device.encode()).hexdigest()[:12]
-    kept = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", default))
-    kept.mkdir(parents=True, exist_ok=True)
-    return {"TORCHINDUCTOR_CACHE_DIR": str(name_without_quotes(kept)), "TMPDIR": str(path)}
+    digest = hashlib.sha256(device.encode()).hexdigest()[:12]
+    kept = name_without_quotes(cache) / "inductor" / digest
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept))
+    return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
 
 
 def _sweep(elsewhere: Collection[Path] = ()) -> set[Path]:
